@@ -1,6 +1,10 @@
 package bucket
 
-import "github.com/varve-io/varve/meta"
+import (
+	"strings"
+
+	"github.com/varve-io/varve/meta"
+)
 
 const (
 	// MaxKey is the longest key in bytes. S3 takes 1,024 with the prefix.
@@ -14,10 +18,10 @@ const (
 
 // CheckKey says whether key names an object: 1 to MaxKey bytes, elements of 1 to
 // MaxElement bytes between single slashes, each of letters, digits and the marks
-// - _ . ~ + = @ ! , and none starting with a dot. So nothing in a key needs an escape
-// in a URL or a file name, no element is "." or "..", and names of the store's own (which
-// start with a dot) stay apart.
-func CheckKey(key string) error { return checkPath("key", key, MaxKey) }
+// - _ . ~ + = @ ! , and none "." or "..". The first element doesn't start with a
+// dot: such names at the top are the store's own. So nothing in a key needs an
+// escape in a URL or a file name.
+func CheckKey(key string) error { return checkPath("key", key, MaxKey, false) }
 
 // CheckPrefix says whether a listing may start with prefix: empty, or the
 // beginning of some key.
@@ -25,39 +29,38 @@ func CheckPrefix(prefix string) error {
 	if prefix == "" {
 		return nil
 	}
-	p := prefix
-	if p[len(p)-1] == '/' {
-		p = p[:len(p)-1]
-	}
-	return checkPath("prefix", p, MaxKey)
+	return checkPath("prefix", prefix, MaxKey, true)
 }
 
-func checkPath(what, path string, limit int) error {
+// checkPath checks a path, or only the beginning of one.
+func checkPath(what, path string, limit int, beginning bool) error {
 	if path == "" {
 		return invalid("the %s is empty", what)
 	}
 	if len(path) > limit {
 		return invalid("the %s is %d bytes long; the longest is %d", what, len(path), limit)
 	}
-	start := 0
-	for i := 0; i <= len(path); i++ {
-		if i < len(path) && path[i] != '/' {
-			c := path[i]
-			if c == '.' && i == start {
-				return invalid("%s %q has an element that starts with a dot", what, path)
-			}
-			if !keyByte(c) {
-				return invalid("%s %q has the byte %q at %d; letters, digits and -_.~+=@!, are taken", what, path, c, i)
-			}
-			continue
+	if path[0] == '.' {
+		return invalid("%s %q starts with a dot", what, path)
+	}
+	for i := range len(path) {
+		if c := path[i]; c != '/' && !keyByte(c) {
+			return invalid("%s %q has the byte %q at %d; letters, digits and -_.~+=@!, are taken", what, path, c, i)
 		}
-		if i == start {
+	}
+	elements := strings.Split(path, "/")
+	for i, e := range elements {
+		if beginning && i == len(elements)-1 && i > 0 && len(e) <= MaxElement {
+			return nil // it may be empty or a dot, and go on
+		}
+		switch {
+		case e == "":
 			return invalid("%s %q has an empty element; it must not start, end or double a slash", what, path)
+		case e == "." || e == "..":
+			return invalid("%s %q has the element %q", what, path, e)
+		case len(e) > MaxElement:
+			return invalid("%s %q has an element of %d bytes; the longest is %d", what, path, len(e), MaxElement)
 		}
-		if i-start > MaxElement {
-			return invalid("%s %q has an element of %d bytes; the longest is %d", what, path, i-start, MaxElement)
-		}
-		start = i + 1
 	}
 	return nil
 }

@@ -81,7 +81,7 @@ func parseS3(u *url.URL) (Location, error) {
 		return Location{}, err
 	}
 	if loc.Prefix != "" {
-		if err := checkPath("bucket URL's prefix", loc.Prefix, MaxPrefix); err != nil {
+		if err := checkPath("bucket URL's prefix", loc.Prefix, MaxPrefix, false); err != nil {
 			return Location{}, err
 		}
 	}
