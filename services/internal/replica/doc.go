@@ -1,0 +1,2 @@
+// Package replica is the pure core of one shard replica.
+package replica
