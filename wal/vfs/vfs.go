@@ -1,14 +1,22 @@
 package vfs
 
 import (
+	"errors"
 	"io"
 	"os"
 )
 
+// ErrLocked says that another process, or another part of this one, holds a lock.
+var ErrLocked = errors.New("locked by another process")
+
 // File is an open file. Offsets are explicit, so one handle serves one writer and
 // many readers at once.
 type File interface {
+	// ReadAt follows io.ReaderAt: fewer bytes than asked come with io.EOF or
+	// another error.
 	io.ReaderAt
+	// WriteAt writes at an offset and grows the file as needed; a gap reads as
+	// zeroes. It returns how much was written when it fails half-way.
 	io.WriterAt
 	io.Closer
 	// Sync makes the file's data and size durable (fdatasync). It says nothing
@@ -31,12 +39,13 @@ type FS interface {
 	Open(path string) (File, error)
 	// OpenRead opens an existing file for reading.
 	OpenRead(path string) (File, error)
-	// Remove deletes a file.
+	// Remove deletes a file or an empty directory. Open handles keep reading.
 	Remove(path string) error
-	// Rename replaces newPath by oldPath in one step.
+	// Rename replaces newPath by oldPath in one step: a crash leaves the one or
+	// the other. Open handles follow the file.
 	Rename(oldPath, newPath string) error
 	// MkdirAll makes a directory and its parents, mode 0700. Each new name is
-	// durable only once its parent was synced.
+	// durable only once its parent was synced: see [MkdirAllSync].
 	MkdirAll(path string) error
 	// SyncDir makes the names in a directory durable.
 	SyncDir(path string) error
@@ -44,9 +53,14 @@ type FS interface {
 	List(path string) ([]string, error)
 	// Stat describes a file or directory.
 	Stat(path string) (os.FileInfo, error)
-	// Lock takes an exclusive lock on a path, held until the closer is closed or
-	// the process ends.
+	// Lock takes an exclusive lock on a path, making the file if there is none. It
+	// is held until the closer is closed or the process ends. It doesn't wait:
+	// a lock that someone else holds is [ErrLocked].
 	Lock(path string) (io.Closer, error)
 	// Free returns the bytes still available on the file system that holds path.
 	Free(path string) (uint64, error)
+	// Mount names the mount that holds path. The name says nothing beyond this
+	// boot of the machine; a file system that was unmounted and mounted again has
+	// another one where the kernel can tell.
+	Mount(path string) (string, error)
 }
