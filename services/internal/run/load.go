@@ -1,8 +1,10 @@
 package run
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
@@ -51,9 +53,15 @@ func Load(flags *pflag.FlagSet, lookup func(string) (string, bool), path string)
 }
 
 func loadFile(flags *pflag.FlagSet, path string, data []byte) error {
-	var document yaml.Node
-	if err := yaml.Unmarshal(data, &document); err != nil {
+	var document, second yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
+		return nil
+	} else if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
+	}
+	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%s: more than one document in the file", path)
 	}
 	if len(document.Content) == 0 {
 		return nil // an empty file
