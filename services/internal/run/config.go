@@ -3,6 +3,7 @@ package run
 import (
 	"fmt"
 	"net"
+	"net/url"
 	"path/filepath"
 	"time"
 
@@ -22,12 +23,9 @@ type Config struct {
 	Admin    string // address of metrics and profiles; empty: metrics on Listen, no profiles
 	Insecure bool   // the explicit word for listening beyond loopback without TLS and tokens
 
-	Objects     string // s3://BUCKET[/PREFIX] or a directory; empty: <data>/objects
-	S3Endpoint  string // URL of an S3-compatible store; empty: AWS
-	S3Region    string
-	S3AccessKey string // empty: the AWS default chain
-	S3SecretKey string
-	S3PathStyle bool // bucket in the path rather than in the host name
+	// Objects is the bucket's URL, s3://BUCKET[/PREFIX][?endpoint=URL&region=NAME] or dir:///PATH; empty means
+	// the directory objects under Data. Credentials come from the AWS chain (AWS_ACCESS_KEY_ID, a profile, ...).
+	Objects string
 
 	Fsync         string        // commit or periodic
 	FsyncInterval time.Duration // of periodic
@@ -53,12 +51,7 @@ func (c *Config) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&c.Listen, "listen", "127.0.0.1:4400", "address to listen on")
 	flags.StringVar(&c.Admin, "admin-listen", "", "address for metrics and profiles (default: metrics on --listen)")
 	flags.BoolVar(&c.Insecure, "insecure", false, "allow an address beyond loopback without TLS and tokens")
-	flags.StringVar(&c.Objects, "objects", "", "s3://BUCKET[/PREFIX] or a directory (default: objects under --data)")
-	flags.StringVar(&c.S3Endpoint, "s3-endpoint", "", "URL of an S3-compatible store (default: AWS)")
-	flags.StringVar(&c.S3Region, "s3-region", "us-east-1", "region of the bucket")
-	flags.StringVar(&c.S3AccessKey, "s3-access-key", "", "access key (default: the AWS chain)")
-	flags.StringVar(&c.S3SecretKey, "s3-secret-key", "", "secret key")
-	flags.BoolVar(&c.S3PathStyle, "s3-path-style", false, "put the bucket into the path, as MinIO wants it")
+	flags.StringVar(&c.Objects, "objects", "", "bucket: s3://BUCKET[/PREFIX][?endpoint=URL&region=NAME] or dir:///PATH (default: the directory objects under --data)")
 	flags.StringVar(&c.Fsync, "fsync", "commit", "commit: on disk before acknowledged; periodic: flushed every --fsync-interval")
 	flags.DurationVar(&c.FsyncInterval, "fsync-interval", 250*time.Millisecond, "of --fsync periodic")
 	bytesVar(flags, &c.WALBudget, "wal-budget", 1<<30, "most bytes the write-ahead log may take on disk")
@@ -144,10 +137,12 @@ func checkAddress(address string, insecure bool) error {
 	return fmt.Errorf("%q is reachable from other machines, and anyone there could read and write; say --insecure if that is what you want", address)
 }
 
-// ObjectsOrDefault is Objects, or the directory under Data when it is empty.
-func (c *Config) ObjectsOrDefault() string {
-	if c.Objects == "" {
-		return filepath.Join(c.Data, "objects")
+// ObjectsOrDefault is Objects, or the URL of the directory under Data when it is
+// empty.
+func (c *Config) ObjectsOrDefault() (string, error) {
+	if c.Objects != "" {
+		return c.Objects, nil
 	}
-	return c.Objects
+	path, err := filepath.Abs(filepath.Join(c.Data, "objects"))
+	return (&url.URL{Scheme: "dir", Path: path}).String(), err
 }
