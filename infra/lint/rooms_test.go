@@ -49,10 +49,12 @@ var rooms = []room{
 	{path: "services/servicetest", may: []string{"..."}},
 
 	{path: "loadtest", may: []string{"sdk/..."}},
-	{path: "loadtest/demo", may: []string{"sdk/...", "infra/minio"}},
-	{path: "infra", may: []string{"infra/minio", "infra/gotest"}},
+	{path: "loadtest/demo", may: []string{"sdk/...", "infra/minio", "infra/server"}},
+	{path: "loadtest/tour", may: []string{"infra/server"}},
+	{path: "infra", may: []string{"infra/minio", "infra/gotest", "infra/server"}},
 	{path: "infra/minio"},
 	{path: "infra/gotest"},
+	{path: "infra/server"},
 }
 
 // fakes are the stand-ins and real servers that tests of the upper rooms use.

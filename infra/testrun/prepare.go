@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+
+	"github.com/varve-io/varve/infra/minio"
 )
 
 // prepare sees to it that tests can run here: a C compiler for the race
@@ -14,10 +16,8 @@ func prepare(ctx context.Context) error {
 	if err := compiler(ctx); err != nil {
 		return err
 	}
-	fmt.Println("installing MinIO, unless it is there (a few minutes the first time)")
-	install := exec.CommandContext(ctx, "go", "run", "./infra/minio/install")
-	install.Stdout, install.Stderr = os.Stdout, os.Stderr
-	if err := install.Run(); err != nil {
+	fmt.Println("looking for MinIO, which is built with go install when it is missing (a few minutes)")
+	if _, err := minio.Install(ctx); err != nil {
 		return fmt.Errorf("tests need a real MinIO, which could not be had: %w", err)
 	}
 	return nil
