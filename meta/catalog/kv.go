@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/varve-io/varve/meta"
 )
 
 // Revision is the store's global version: it goes up by one with every
@@ -147,4 +149,31 @@ type Changes struct {
 type Event struct {
 	KV      KeyValue // when deleted: only Key and Mod
 	Deleted bool
+}
+
+// CheckTransaction holds a transaction against the limits of the port and
+// refuses (meta.ErrInvalid) one that writes a key twice.
+func CheckTransaction(t Transaction) error {
+	if len(t.Then) > MaxOps || len(t.If) > MaxOps {
+		return meta.Invalidf("transaction of %d operations and %d comparisons: at most %d each", len(t.Then), len(t.If), MaxOps)
+	}
+	size := 0
+	seen := make(map[string]struct{}, len(t.Then))
+	for _, c := range t.If {
+		size += len(c.Key) + len(c.Value)
+	}
+	for _, op := range t.Then {
+		if op.Key == "" {
+			return meta.Invalidf("transaction with an empty key")
+		}
+		if _, twice := seen[op.Key]; twice {
+			return meta.Invalidf("transaction writes key %q twice", op.Key)
+		}
+		seen[op.Key] = struct{}{}
+		size += len(op.Key) + len(op.Value)
+	}
+	if size > MaxRequestBytes {
+		return meta.Invalidf("transaction of %d bytes: at most %d", size, MaxRequestBytes)
+	}
+	return nil
 }
