@@ -837,7 +837,9 @@ type ReadResponse struct {
 	// The shard's lineage.
 	Lineage uint64 `protobuf:"varint,7,opt,name=lineage,proto3" json:"lineage,omitempty"`
 	// The shard.
-	Shard         uint32 `protobuf:"varint,8,opt,name=shard,proto3" json:"shard,omitempty"`
+	Shard uint32 `protobuf:"varint,8,opt,name=shard,proto3" json:"shard,omitempty"`
+	// Number of shards of the stream.
+	Shards        uint32 `protobuf:"varint,9,opt,name=shards,proto3" json:"shards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -924,6 +926,13 @@ func (x *ReadResponse) GetLineage() uint64 {
 func (x *ReadResponse) GetShard() uint32 {
 	if x != nil {
 		return x.Shard
+	}
+	return 0
+}
+
+func (x *ReadResponse) GetShards() uint32 {
+	if x != nil {
+		return x.Shards
 	}
 	return 0
 }
@@ -1116,7 +1125,9 @@ type CheckTailResponse struct {
 	// The shard's lineage.
 	Lineage uint64 `protobuf:"varint,5,opt,name=lineage,proto3" json:"lineage,omitempty"`
 	// The shard.
-	Shard         uint32 `protobuf:"varint,6,opt,name=shard,proto3" json:"shard,omitempty"`
+	Shard uint32 `protobuf:"varint,6,opt,name=shard,proto3" json:"shard,omitempty"`
+	// Number of shards of the stream.
+	Shards        uint32 `protobuf:"varint,7,opt,name=shards,proto3" json:"shards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1189,6 +1200,13 @@ func (x *CheckTailResponse) GetLineage() uint64 {
 func (x *CheckTailResponse) GetShard() uint32 {
 	if x != nil {
 		return x.Shard
+	}
+	return 0
+}
+
+func (x *CheckTailResponse) GetShards() uint32 {
+	if x != nil {
+		return x.Shards
 	}
 	return 0
 }
@@ -1568,7 +1586,7 @@ const file_varve_v1_stream_proto_rawDesc = "" +
 	"\b_lineageB\x0e\n" +
 	"\f_max_recordsB\f\n" +
 	"\n" +
-	"_max_bytes\"\x95\x02\n" +
+	"_max_bytes\"\xad\x02\n" +
 	"\fReadResponse\x12/\n" +
 	"\abatches\x18\x01 \x03(\v2\x15.varve.v1.StoredBatchR\abatches\x12*\n" +
 	"\arecords\x18\x02 \x03(\v2\x10.varve.v1.RecordR\arecords\x12\x1f\n" +
@@ -1578,7 +1596,8 @@ const file_varve_v1_stream_proto_rawDesc = "" +
 	"\x04tail\x18\x05 \x01(\x04R\x04tail\x12 \n" +
 	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\x12\x18\n" +
 	"\alineage\x18\a \x01(\x04R\alineage\x12\x14\n" +
-	"\x05shard\x18\b \x01(\rR\x05shard\"x\n" +
+	"\x05shard\x18\b \x01(\rR\x05shard\x12\x16\n" +
+	"\x06shards\x18\t \x01(\rR\x06shards\"x\n" +
 	"\x12ReadSessionRequest\x12)\n" +
 	"\x04read\x18\x01 \x01(\v2\x15.varve.v1.ReadRequestR\x04read\x127\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\theartbeat\"_\n" +
@@ -1589,14 +1608,15 @@ const file_varve_v1_stream_proto_rawDesc = "" +
 	"\x06stream\x18\x01 \x01(\tR\x06stream\x12%\n" +
 	"\vincarnation\x18\x02 \x01(\x04H\x00R\vincarnation\x88\x01\x01\x12\x14\n" +
 	"\x05shard\x18\x03 \x01(\rR\x05shardB\x0e\n" +
-	"\f_incarnation\"\xe2\x01\n" +
+	"\f_incarnation\"\xfa\x01\n" +
 	"\x11CheckTailResponse\x12!\n" +
 	"\fstart_offset\x18\x01 \x01(\x04R\vstartOffset\x12\x12\n" +
 	"\x04tail\x18\x02 \x01(\x04R\x04tail\x12D\n" +
 	"\x10last_append_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x0elastAppendTime\x12 \n" +
 	"\vincarnation\x18\x04 \x01(\x04R\vincarnation\x12\x18\n" +
 	"\alineage\x18\x05 \x01(\x04R\alineage\x12\x14\n" +
-	"\x05shard\x18\x06 \x01(\rR\x05shard\"\x8a\x01\n" +
+	"\x05shard\x18\x06 \x01(\rR\x05shard\x12\x16\n" +
+	"\x06shards\x18\a \x01(\rR\x06shards\"\x8a\x01\n" +
 	"\vTrimRequest\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\tR\x06stream\x12%\n" +
 	"\vincarnation\x18\x02 \x01(\x04H\x00R\vincarnation\x88\x01\x01\x12\x14\n" +
