@@ -62,6 +62,7 @@ func (c *Catalog) deleteOnce(ctx context.Context, row StreamRow) (Deleted, error
 	ops := []Op{
 		{Key: streamKey(row.Name), Delete: true},
 		{Key: tombstoneKey(row.Name), Value: encodeTombstone(d.Tombstone)},
+		{Key: purgeKey(row.Name, row.Incarnation), Value: encodeNumber(uint64(Level))},
 	}
 	for _, kv := range page.Items {
 		s, err := decodeShard(kv)

@@ -11,6 +11,7 @@
 //	namespaces/NS                    defaults, state
 //	streams/NS/NAME                  incarnation, shards, configuration, created, request id
 //	tombstones/NS/NAME               deleted through incarnation N; never removed, only goes up
+//	purges/NS/NAME/INCARNATION       a deleted incarnation that the bucket may still hold something of
 //	shards/NS/NAME/INCARNATION/SHARD the assignment, see ShardRow
 //	by-broker/ID/NS/NAME/INC/SHARD   the same row again, one copy for each member's broker
 //	brokers/ID (lease)               a running broker's registration
