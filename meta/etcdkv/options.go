@@ -1,0 +1,74 @@
+package etcdkv
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/varve-io/varve/meta"
+	"github.com/varve-io/varve/meta/catalog"
+)
+
+// Options configure an embedded member. Only Dir is needed.
+type Options struct {
+	// Dir is the directory of etcd's files; it is made when absent.
+	Dir string
+	// Name is the member's name within etcd; "" means "varve". It must not change
+	// over the life of the directory.
+	Name string
+	// Prefix stands before every key; "" means "varve/".
+	Prefix string
+	// SegmentBytes is the size etcd preallocates for each of its two log files, for
+	// the whole process; 0 means etcd's own 64 MB. Small for development and tests.
+	SegmentBytes int64
+	// Quota is the largest data file, in bytes; 0 means 4 GiB.
+	Quota int64
+	// KeepRevisions is how many revisions of history compaction leaves; 0 means 100,000.
+	KeepRevisions int64
+	// MaintainEvery is how often space is looked after; 0 means 30 s.
+	MaintainEvery time.Duration
+	// Tick is etcd's heartbeat; elections take ten of them. 0 means 100 ms.
+	Tick time.Duration
+	// NoSync leaves out every fsync. Only for state that may be lost.
+	NoSync bool
+	// StartTimeout bounds the start; 0 means 60 s.
+	StartTimeout time.Duration
+	// Log takes etcd's own messages from warnings upward; nil drops them.
+	Log *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	set(&o.Name, "varve")
+	set(&o.Prefix, "varve/")
+	set(&o.Quota, 4<<30)
+	set(&o.KeepRevisions, 100_000)
+	set(&o.MaintainEvery, 30*time.Second)
+	set(&o.Tick, 100*time.Millisecond)
+	set(&o.StartTimeout, time.Minute)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+func set[T comparable](field *T, usual T) {
+	var zero T
+	if *field == zero {
+		*field = usual
+	}
+}
+
+func (o Options) validate() error {
+	switch {
+	case o.Dir == "":
+		return meta.Invalidf("catalog: no directory given")
+	case o.Quota < 1<<20:
+		return meta.Invalidf("catalog: quota of %d bytes: at least 1 MiB", o.Quota)
+	case o.Tick < time.Millisecond:
+		return meta.Invalidf("catalog: tick of %s: at least 1ms", o.Tick)
+	case o.SegmentBytes != 0 && o.SegmentBytes < 64<<10:
+		return meta.Invalidf("catalog: log segments of %d bytes: at least 64 KiB", o.SegmentBytes)
+	}
+	return nil
+}
+
+var _ catalog.KV = (*Store)(nil)
