@@ -1,0 +1,409 @@
+package tiering
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/varve-io/varve/meta"
+	"github.com/varve-io/varve/tiering/bucket"
+)
+
+// Authority is what a shard's log says about its objects. It is asked for after
+// candidates were listed, and must be of that moment or later.
+type Authority struct {
+	// Through: an unnamed object whose key has this epoch or a lower one is
+	// garbage. For a live shard it is the leader's own epoch less one, given only
+	// once the epoch's opening entry is committed, so that every mark of a lower
+	// epoch is either in Marked or will never commit. For a hibernating shard it is
+	// the row's epoch. 0 means that no epoch is over.
+	Through meta.Epoch
+	// Manifest is the newest written one of the own lineage, confirmed by the log;
+	// nil when there is none, and then nothing counts as retired.
+	Manifest *Manifest
+	// Marked reports whether an archive mark in the log names the object, committed
+	// or not, whether its manifest is written or not. Nil means that none does.
+	Marked func(key string) bool
+	// Pinned reports whether a snapshot keeps the object. Nil means that none does.
+	Pinned func(key string) bool
+}
+
+// SweepRequest says what to sweep. Who may call is the log's business too: a live
+// shard's leader, or the one controller for a shard that hibernates.
+type SweepRequest struct {
+	Shard   meta.ShardID
+	Lineage meta.Lineage // the own one; objects of others are left alone
+	// Authority is called after each listing. An error ends the sweep: so a leader
+	// that is deposed meanwhile returns one.
+	Authority func(context.Context) (Authority, error)
+	// OtherLineages also removes what this shard's manifests retired of earlier
+	// lineages: only on an operator's word.
+	OtherLineages bool
+	Limit         int    // most objects to look at; default 10,000
+	After         string // where an earlier sweep ended: its SweepResult.After
+}
+
+// SweepResult says what a sweep did.
+type SweepResult struct {
+	Listed, Deleted, Failed int
+	Pinned, Waiting         int // garbage kept for a reader or snapshot, and for the grace
+	OtherLineages           int // unnamed objects of another lineage, left alone
+	Unknown                 int // keys that belong to nothing known, left alone
+	UnknownKeys             []string
+	// After is where to go on; empty when the shard was swept to its end.
+	After string
+}
+
+const (
+	defaultLimit = 10_000
+	deleteBatch  = 500
+	maxReported  = 100
+)
+
+// Sweep removes a shard's garbage, as the log and the keys prove it, never by age:
+//
+//   - an unnamed segment of an epoch that is over;
+//   - a segment that this store gave up ([Store.UploadSegment], [Store.GiveUp]);
+//   - a segment or index object that an older manifest names and the newest
+//     written one no longer does;
+//   - manifests older than the newest two, once what they retired is gone.
+//
+// Named, marked or pinned objects, objects of other lineages, and keys it doesn't
+// know are never touched. It deletes in batches, each after a check of the claim
+// no older than the delete window, and can be ended and taken up at any point.
+// A delete that failed is counted and found again by the next sweep.
+func (s *Store) Sweep(ctx context.Context, req SweepRequest) (SweepResult, error) {
+	if req.Limit <= 0 {
+		req.Limit = defaultLimit
+	}
+	sw := &sweep{s: s, req: &req}
+	var err error
+	if !within(req.After, manifestFolder) {
+		if err = sw.segments(ctx); err != nil || sw.out.After != "" {
+			return sw.out, err
+		}
+		req.After = ""
+	}
+	err = sw.manifests(ctx)
+	return sw.out, err
+}
+
+type sweep struct {
+	s    *Store
+	req  *SweepRequest
+	auth Authority
+	old  []*Manifest // written before the newest, oldest first, at most maxOld
+
+	previous ManifestID // the last one before the newest
+	out  SweepResult
+}
+
+// list collects up to the limit's keys and says where it ended, "" for the end.
+func (sw *sweep) list(ctx context.Context, prefix string) (keys []string, after string, err error) {
+	for info, err := range sw.s.bucket.List(ctx, prefix, sw.req.After) {
+		if err != nil {
+			return nil, "", err
+		}
+		keys = append(keys, info.Key)
+		if len(keys) == sw.req.Limit {
+			after = info.Key
+			break
+		}
+	}
+	sw.out.Listed += len(keys)
+	return keys, after, nil
+}
+
+func (sw *sweep) unknown(key string) {
+	sw.out.Unknown++
+	if len(sw.out.UnknownKeys) < maxReported {
+		sw.out.UnknownKeys = append(sw.out.UnknownKeys, key)
+	}
+	if f := sw.s.opt.Events.UnknownKey; f != nil {
+		f(key)
+	}
+}
+
+func (sw *sweep) segments(ctx context.Context) error {
+	keys, after, err := sw.list(ctx, segmentPrefix(sw.req.Shard))
+	if err != nil {
+		return err
+	}
+	var segs []SegmentKey
+	for _, key := range keys {
+		k, err := ParseSegmentKey(key)
+		if err != nil {
+			sw.unknown(key)
+			continue
+		}
+		segs = append(segs, k)
+	}
+	if len(segs) > 0 {
+		if err := sw.authorize(ctx); err != nil {
+			return err
+		}
+	}
+	var garbage []string
+	for _, k := range segs {
+		gone, err := sw.garbage(ctx, k)
+		if err != nil {
+			return err
+		}
+		if gone {
+			garbage = append(garbage, k.String())
+		}
+	}
+	if err := sw.remove(ctx, garbage); err != nil {
+		return err
+	}
+	sw.out.After = after
+	return nil
+}
+
+// authorize asks the log, after the candidates were listed, and reads the older
+// manifests: what they name was given to readers once.
+func (sw *sweep) authorize(ctx context.Context) (err error) {
+	if sw.auth, err = sw.req.Authority(ctx); err != nil {
+		return err
+	}
+	m := sw.auth.Manifest
+	if m != nil && (m.Shard != sw.req.Shard || m.Lineage != sw.req.Lineage) {
+		return meta.Invalidf("sweep of %s in lineage %s: got manifest %s", sw.req.Shard, meta.Hex(sw.req.Lineage), m.Key())
+	}
+	sw.old, sw.previous = nil, ManifestID{}
+	if m == nil {
+		return nil
+	}
+	var ids []ManifestID
+	for info, err := range sw.s.bucket.List(ctx, manifestPrefix(sw.req.Shard), "") {
+		if err != nil {
+			return err
+		}
+		f, err := parseManifestKey(info.Key)
+		if err == nil && f.Depth < 0 && older(f.ID, m.ID()) && (f.ID.Lineage == m.Lineage || sw.req.OtherLineages) {
+			ids = append(ids, f.ID)
+			sw.previous = f.ID
+		}
+	}
+	for _, id := range ids[:min(maxOld, len(ids))] {
+		x, err := sw.s.LoadManifest(ctx, sw.req.Shard, id)
+		if missing(err) {
+			continue // swept by somebody else since it was listed
+		}
+		if err != nil {
+			return err
+		}
+		sw.old = append(sw.old, x)
+	}
+	return nil
+}
+
+// maxOld bounds how many older manifests one sweep holds in memory; the rest
+// follows once these are gone.
+const maxOld = 16
+
+func older(a, b ManifestID) bool {
+	return a.Lineage < b.Lineage || a.Lineage == b.Lineage && a.Mark < b.Mark
+}
+
+// garbage is the rule for segments.
+func (sw *sweep) garbage(ctx context.Context, k SegmentKey) (bool, error) {
+	key := k.String()
+	if named, err := sw.named(ctx, key, k.Base); named || err != nil {
+		sw.s.unseen(key)
+		return false, err
+	}
+	if age := sw.s.opt.Twins.GarbageByAge; age > 0 {
+		return sw.s.seenFor(key) >= age, nil
+	}
+	if sw.auth.Marked != nil && sw.auth.Marked(key) {
+		return false, nil
+	}
+	retired, err := sw.retired(ctx, key, k.Base)
+	if err != nil {
+		return false, err
+	}
+	switch {
+	case retired && k.Lineage != sw.req.Lineage && !sw.req.OtherLineages, !retired && k.Lineage != sw.req.Lineage:
+		sw.out.OtherLineages++
+		return false, nil
+	case !retired && k.Epoch > sw.auth.Through && !sw.s.wasGivenUp(key):
+		return false, nil
+	}
+	return sw.free(ctx, key, k.Base, retired)
+}
+
+// free says whether nobody reads garbage any more.
+func (sw *sweep) free(ctx context.Context, key string, base meta.LSN, retired bool) (bool, error) {
+	pinned, err := sw.pinned(ctx, key, base)
+	if err != nil {
+		return false, err
+	}
+	if pinned {
+		sw.out.Pinned++
+		return false, nil
+	}
+	if retired && sw.s.seenFor(key) < sw.s.opt.Grace {
+		sw.out.Waiting++
+		return false, nil
+	}
+	return true, nil
+}
+
+func (sw *sweep) named(ctx context.Context, key string, base meta.LSN) (bool, error) {
+	if sw.auth.Manifest == nil {
+		return false, nil
+	}
+	return sw.s.names(ctx, sw.auth.Manifest, key, base)
+}
+
+// retired reports whether an older manifest names what the newest does not.
+func (sw *sweep) retired(ctx context.Context, key string, base meta.LSN) (bool, error) {
+	for _, m := range sw.old {
+		yes, err := sw.s.names(ctx, m, key, base)
+		if missing(err) {
+			continue // its index objects are swept: nothing is left of what it retired
+		}
+		if yes || err != nil {
+			return yes, err
+		}
+	}
+	return false, nil
+}
+
+func (sw *sweep) pinned(ctx context.Context, key string, base meta.LSN) (bool, error) {
+	if sw.auth.Pinned != nil && sw.auth.Pinned(key) {
+		return true, nil
+	}
+	for _, m := range sw.s.reading(sw.req.Shard) {
+		if yes, err := sw.s.names(ctx, m, key, base); yes || err != nil {
+			return yes, err
+		}
+	}
+	return false, nil
+}
+
+// names reports whether a manifest lists a segment that starts at that LSN under
+// that key, at or above its start offset.
+func (s *Store) names(ctx context.Context, m *Manifest, key string, base meta.LSN) (bool, error) {
+	if base >= m.ArchivedEnd {
+		return false, nil
+	}
+	from := base
+	for {
+		ref, err := s.find(ctx, m, aboveLSN(from))
+		if err != nil {
+			return false, err
+		}
+		if ref == nil || ref.FirstLSN > base {
+			return false, nil
+		}
+		if ref.Key == key {
+			return m.live(ref.NextOffset), nil
+		}
+		from = ref.NextLSN // overlapping segments: the next may start as low
+	}
+}
+
+// reading returns the manifests that running readers of a shard read by.
+func (s *Store) reading(shard meta.ShardID) []*Manifest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []*Manifest
+	for r := range s.readers {
+		if m := r.m.Load(); m != nil && m.Shard == shard {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func (s *Store) wasGivenUp(key string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.givenUp[key]
+	return ok
+}
+
+// seenFor is for how long sweeps of this store have known an object as garbage.
+func (s *Store) seenFor(key string) time.Duration {
+	now := s.opt.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first, ok := s.seen[key]
+	if !ok {
+		s.seen[key], first = now, now
+	}
+	return now.Sub(first)
+}
+
+func (s *Store) unseen(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.seen, key)
+}
+
+// remove deletes keys in batches, each within the delete window.
+func (sw *sweep) remove(ctx context.Context, keys []string) error {
+	deleted, failed, err := sw.s.remove(ctx, keys)
+	sw.out.Deleted += deleted
+	sw.out.Failed += failed
+	return err
+}
+
+func (s *Store) remove(ctx context.Context, keys []string) (deleted, failed int, err error) {
+	for len(keys) > 0 {
+		batch := keys[:min(deleteBatch, len(keys))]
+		keys = keys[len(batch):]
+		until, err := s.deleteUntil(ctx)
+		if err != nil {
+			return deleted, failed, err
+		}
+		dctx, cancel := context.WithTimeout(ctx, until.Sub(s.opt.Now()))
+		err = s.bucket.Delete(dctx, batch)
+		cancel()
+		left, err := s.settle(batch, err)
+		deleted += len(batch) - left
+		failed += left
+		if err != nil {
+			return deleted, failed, err
+		}
+	}
+	return deleted, failed, nil
+}
+
+// settle counts and forgets what is gone, and reports what is not.
+func (s *Store) settle(batch []string, err error) (left int, _ error) {
+	refused := make(map[string]error)
+	var d *bucket.DeleteError
+	switch {
+	case errors.As(err, &d):
+		for _, f := range d.Failed {
+			refused[f.Key] = f.Err
+		}
+	case err != nil:
+		return len(batch), err
+	}
+	s.mu.Lock()
+	for _, key := range batch {
+		if _, no := refused[key]; !no {
+			delete(s.seen, key)
+			delete(s.givenUp, key)
+		}
+	}
+	s.mu.Unlock()
+	for _, key := range batch {
+		if why, no := refused[key]; no {
+			s.count.refused.Add(1)
+			if f := s.opt.Events.DeleteFailed; f != nil {
+				f(key, why)
+			}
+			continue
+		}
+		s.count.deleted.Add(1)
+		if f := s.opt.Events.Deleted; f != nil {
+			f(key)
+		}
+	}
+	return len(refused), nil
+}
