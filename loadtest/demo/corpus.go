@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+	"sync"
 )
 
 // maxLine is the longest line that becomes a record: the server's default limit
@@ -118,7 +119,11 @@ func (t *text) Read(p []byte) (int, error) {
 
 // A Check is a writer that holds what it is given against a text that is
 // expected, and sums both. It never fails: what differs is told at the end.
+//
+// It is safe for concurrent use, so that a command can write to it while
+// somebody watches.
 type Check struct {
+	mu         sync.Mutex
 	want       io.Reader
 	seen       int64
 	lines      int64
@@ -138,6 +143,8 @@ func NewCheck(want io.Reader) *Check {
 }
 
 func (c *Check) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	whole := len(p)
 	c.sum[0].Write(p)
 	for len(p) > 0 {
@@ -174,14 +181,28 @@ func (c *Check) compare(got, want []byte) {
 }
 
 // Bytes is how much was written.
-func (c *Check) Bytes() int64 { return c.seen }
+func (c *Check) Bytes() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seen
+}
 
 // Lines is how many whole lines agreed.
-func (c *Check) Lines() int64 { return c.lines }
+func (c *Check) Lines() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lines
+}
 
 // Prefix says that what was written differs from the beginning of the text, or
 // nil.
 func (c *Check) Prefix() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.prefix()
+}
+
+func (c *Check) prefix() error {
 	if c.difference != "" {
 		return errors.New(c.difference)
 	}
@@ -191,17 +212,19 @@ func (c *Check) Prefix() error {
 // Whole says that what was written is not the whole text, or nil. It reads the
 // rest of the text.
 func (c *Check) Whole() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	rest, err := io.Copy(c.sum[1], c.want)
 	if err != nil {
 		return err
 	}
-	if err := c.Prefix(); err != nil {
+	if err := c.prefix(); err != nil {
 		return err
 	}
 	if rest > 0 {
 		return fmt.Errorf("it ends after line %d, %d bytes too early", c.lines, rest)
 	}
-	if got, want := c.Sums(); got != want {
+	if got, want := c.sums(); got != want {
 		return fmt.Errorf("the sums differ: %s, want %s", got, want)
 	}
 	return nil
@@ -209,5 +232,11 @@ func (c *Check) Whole() error {
 
 // Sums are the SHA-256 of what was written and, after Whole, of the text.
 func (c *Check) Sums() (got, want string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sums()
+}
+
+func (c *Check) sums() (got, want string) {
 	return fmt.Sprintf("%x", c.sum[0].Sum(nil)), fmt.Sprintf("%x", c.sum[1].Sum(nil))
 }
