@@ -1385,7 +1385,11 @@ func (x *DeleteStreamRequest) GetIncarnation() uint64 {
 type DeleteStreamResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The incarnation.
-	Incarnation   uint64 `protobuf:"varint,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Incarnation uint64 `protobuf:"varint,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Whether its tombstone is in the bucket. If not, the stream is deleted, but not
+	// yet safe against a restore: the bucket was out of reach, and the server goes
+	// on trying.
+	Safe          bool `protobuf:"varint,2,opt,name=safe,proto3" json:"safe,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1425,6 +1429,13 @@ func (x *DeleteStreamResponse) GetIncarnation() uint64 {
 		return x.Incarnation
 	}
 	return 0
+}
+
+func (x *DeleteStreamResponse) GetSafe() bool {
+	if x != nil {
+		return x.Safe
+	}
+	return false
 }
 
 var File_varve_v1_catalog_proto protoreflect.FileDescriptor
@@ -1531,9 +1542,10 @@ const file_varve_v1_catalog_proto_rawDesc = "" +
 	"\x13DeleteStreamRequest\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\tR\x06stream\x12%\n" +
 	"\vincarnation\x18\x02 \x01(\x04H\x00R\vincarnation\x88\x01\x01B\x0e\n" +
-	"\f_incarnation\"8\n" +
+	"\f_incarnation\"L\n" +
 	"\x14DeleteStreamResponse\x12 \n" +
-	"\vincarnation\x18\x01 \x01(\x04R\vincarnation2\xbb\x06\n" +
+	"\vincarnation\x18\x01 \x01(\x04R\vincarnation\x12\x12\n" +
+	"\x04safe\x18\x02 \x01(\bR\x04safe2\xbb\x06\n" +
 	"\x0eCatalogService\x12V\n" +
 	"\x0fCreateNamespace\x12 .varve.v1.CreateNamespaceRequest\x1a!.varve.v1.CreateNamespaceResponse\x12M\n" +
 	"\fGetNamespace\x12\x1d.varve.v1.GetNamespaceRequest\x1a\x1e.varve.v1.GetNamespaceResponse\x12S\n" +
