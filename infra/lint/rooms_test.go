@@ -49,7 +49,7 @@ var rooms = []room{
 	{path: "services/servicetest", may: []string{"..."}},
 
 	{path: "loadtest", may: []string{"sdk/..."}},
-	{path: "loadtest/demo", may: []string{"sdk/...", "infra/minio", "infra/server"}},
+	{path: "loadtest/demo", may: []string{"sdk/...", "infra/minio", "infra/server", "loadtest/report"}},
 	{path: "loadtest/tour", may: []string{"infra/server"}},
 	{path: "infra", may: []string{"infra/minio", "infra/gotest", "infra/server"}},
 	{path: "infra/minio"},

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"os/signal"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -95,7 +95,11 @@ func show(ctx context.Context, scale float64, seed uint64, only, dir string, kee
 // loadCorpus reads the corpus and says what it is.
 func (s *Stage) loadCorpus() (err error) {
 	minBytes, minLines := s.scaled(1<<30, 1<<20), s.scaled(10_000_000, 10_000)
-	if s.corpus, err = LoadCorpus(runtime.GOROOT(), minBytes, minLines); err != nil {
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return fmt.Errorf("go env GOROOT: %w", err)
+	}
+	if s.corpus, err = LoadCorpus(strings.TrimSpace(string(root)), minBytes, minLines); err != nil {
 		return err
 	}
 	for _, why := range s.corpus.Left {
