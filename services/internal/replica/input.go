@@ -26,6 +26,7 @@ type Assignment struct {
 	Members  []meta.Member  // the replica set, verbatim from the row
 	Level    uint16         // the cluster's format level, stamped into entries; 0 means entry.Level
 	Instance uint64         // instance number for a copy that begins with this assignment
+	Now      meta.Micros    // this broker's clock, for the opening entry
 	Base     *Base          // the row's base; installed before anything else when the copy's log ends below it
 	Reform   *Reform        // set by an abandon that re-forms the shard from copies
 }
@@ -33,10 +34,10 @@ type Assignment struct {
 // Base is shard state at an LSN, installed whole: it replaces the copy's log and
 // state and never lowers its promise. It comes from a manifest.
 type Base struct {
-	Lineage meta.Lineage
-	LSN     meta.LSN // the log goes on at LSN+1
-	Mark    meta.LSN // the archive mark whose manifest it is
-	State   []byte   // the mark's State bytes: the fold at or below LSN
+	Lineage meta.Lineage // the manifest's; what is installed belongs to the row's
+	LSN     meta.LSN     // the log goes on at LSN+1; at least Mark: the hibernated end, or Mark itself
+	Mark    meta.LSN     // the archive mark whose manifest it is
+	State   []byte       // the mark's State bytes: the fold below the mark's end
 }
 
 // Reform says that the next lineage goes on from the log of the one before, up

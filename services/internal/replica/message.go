@@ -50,6 +50,7 @@ type Message struct {
 	Kind     MessageKind
 	From, To meta.Member
 	Boot     meta.BootNonce // the sender's
+	ToBoot   meta.BootNonce // the receiver's, as its fence answer said; 0 in fences and answers
 	Instance uint64         // of the follower's copy, in both directions; 0: not known yet
 	Shard    meta.ShardID
 	Lineage  meta.Lineage
@@ -59,16 +60,19 @@ type Message struct {
 	Last     meta.LSN
 	Commit   meta.LSN
 	Stranger bool // the sender does not count
+	Adopted  bool // the sender holds the epoch's opening entry durably
 
 	PrevEpoch meta.Epoch // of the entry before First; 0 with PrevLSN 0
 	PrevLSN   meta.LSN
-	First     meta.LSN
+	First     meta.LSN // in a fence answer: the first entry of the sender's log
 	// Entries are attached by the driver, read from the WAL: as many of
 	// [First, Last] as it likes to send, at least one. The receiver's core may
 	// keep them until the write they go into is durable.
 	Entries []entry.Entry
 
+	Floor meta.LSN // Fence: the row's base; a copy that ends below it must install it first
 	Round uint64
+	Stamp uint64 // counts what the sender sent in this boot: later answers have higher ones
 	Held  Held
 
 	// After is the write of the sender that must be durable before the message

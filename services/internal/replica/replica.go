@@ -1,27 +1,296 @@
 package replica
 
-import "github.com/varve-io/varve/meta"
+import (
+	"slices"
 
-// Replica is one copy of a shard.
-type Replica struct{ d *Durable }
+	"github.com/varve-io/varve/meta"
+)
 
-// New makes a replica.
-func New(cfg Config, d *Durable) *Replica { return &Replica{d: d} }
+// Replica is one copy of a shard: a [Durable] and what a crash drops. Not safe
+// for concurrent use: its driver gives it one input at a time.
+type Replica struct {
+	cfg Config
+	d   *Durable
 
-// Step takes one input.
-func (r *Replica) Step(in Input) Ready { panic("unwritten") }
+	role  Role
+	row   Assignment
+	known bool // row was set
+	why   error
 
-// Status is a view for the driver and for people.
-func (r *Replica) Status() Status { panic("unwritten") }
+	// Writes. The WAL keeps their order, so that durable is one number.
+	seq      uint64
+	synced   uint64
+	unsynced []unsynced
+	durable  meta.LSN // last entry that is durable
+	marked   meta.LSN // commit mark in the last state record
 
-// Durable is the live fold.
+	now   meta.Micros
+	stamp uint64
+
+	tenure    // of a candidate or leader
+	following // of a follower
+	queues    // unanswered proposals
+
+	out ready
+}
+
+type unsynced struct {
+	seq  uint64
+	last meta.LSN // the log's end as of that write
+}
+
+// following is what a follower remembers of its leader.
+type following struct {
+	leader meta.Member
+	marks  meta.LSN // the highest commit mark heard of in the promised epoch
+	whole  meta.LSN // the leader's end when it measured this copy; 0: it did not yet
+}
+
+// ready holds the buffers of a [Ready] between steps.
+type ready struct {
+	Ready
+	records   []Record
+	committed Committed
+	seen      Committed
+	view      [3]uint64 // what Changed compares
+}
+
+// New makes a replica of a copy. It takes the state over. Records that were folded
+// into it count as durable.
+func New(cfg Config, d *Durable) *Replica {
+	r := &Replica{cfg: cfg.withDefaults(), d: d}
+	d.twins = cfg.Twins
+	if d.state.expiry == 0 {
+		d.state.expiry = uint64(r.cfg.Expiry.Microseconds())
+	}
+	r.durable, r.marked = d.tail.lsn, d.state.lsn
+	r.out.seen = r.readable()
+	return r
+}
+
+// Durable is the live state: the fold of every record in every [Write] so far.
 func (r *Replica) Durable() *Durable { return r.d }
 
-// Seal is what may be archived now.
-func (r *Replica) Seal() (Seal, bool) { panic("unwritten") }
+// Step takes one input and says what must be done. See [Ready] for the order, and
+// for how long its slices live.
+func (r *Replica) Step(in Input) Ready {
+	r.begin()
+	switch in := in.(type) {
+	case *Assignment:
+		r.assign(in)
+	case *Message:
+		r.receive(in)
+	case Written:
+		r.written(in.Seq)
+	case Failed:
+		r.fail(in.Err)
+	case Tick:
+		r.now = max(r.now, in.Now)
+		r.tick()
+	case *Propose:
+		r.propose(in)
+	case Resign:
+		r.stepDown(in.Reason)
+	}
+	r.progress()
+	return r.finish()
+}
 
-// Marks lists the applied marks that wait for their manifest.
-func (r *Replica) Marks() []MarkRef { panic("unwritten") }
+func (r *Replica) begin() {
+	clear(r.out.records)
+	r.out.records = r.out.records[:0]
+	r.out.Ready = Ready{
+		Writes: r.out.Writes[:0], Messages: r.out.Messages[:0], Answers: r.out.Answers[:0],
+	}
+}
 
-// Vector is the epoch vector.
-func (d *Durable) Vector() meta.Vector { panic("unwritten") }
+func (r *Replica) finish() Ready {
+	if now := r.readable(); now != r.out.seen {
+		r.out.seen, r.out.committed = now, now
+		r.out.Committed = &r.out.committed
+	}
+	view := [3]uint64{uint64(r.role), uint64(r.epoch), uint64(flag(r.serving()))}
+	if view != r.out.view {
+		r.out.view, r.out.Changed = view, true
+	}
+	return r.out.Ready
+}
+
+func (r *Replica) readable() Committed {
+	s := &r.d.state
+	return Committed{LSN: s.lsn, Offset: s.next, Start: s.start, Droppable: s.droppable}
+}
+
+// progress moves a tenure through its states as far as it goes, then the commit
+// mark, then lets answers go.
+func (r *Replica) progress() {
+	for before := Role(0xff); before != r.role; {
+		before = r.role
+		switch r.role {
+		case Following:
+			r.follow()
+		case Promising:
+			r.promising()
+		case Fencing:
+			r.fencing()
+		case Copying:
+			r.copying()
+		case Opening:
+			r.opened()
+		}
+	}
+	if r.role == Opening || r.role == Leading {
+		r.commit()
+		for i := range r.peers {
+			r.drive(&r.peers[i])
+		}
+	}
+	r.release()
+}
+
+// write applies records and gives them to the driver as one write. The records
+// are built by the caller at the end of out.records.
+func (r *Replica) write(from int, sync bool) {
+	records := r.out.records[from:len(r.out.records):len(r.out.records)]
+	for i := range records {
+		if err := r.d.Apply(&records[i]); err != nil {
+			r.out.records = r.out.records[:from]
+			r.stop(err)
+			return
+		}
+	}
+	r.seq++
+	r.unsynced = append(r.unsynced, unsynced{seq: r.seq, last: r.d.tail.lsn})
+	r.durable = min(r.durable, r.d.tail.lsn)
+	r.out.Writes = append(r.out.Writes, Write{Seq: r.seq, Records: records, Sync: sync})
+}
+
+// record adds a record to the write that is being built.
+func (r *Replica) record(rec Record) { r.out.records = append(r.out.records, rec) }
+
+// writeLocal writes promise, flags and commit mark.
+func (r *Replica) writeLocal(l local) {
+	from := len(r.out.records)
+	r.record(Record{Kind: KindState, Data: l.encode()})
+	r.marked = l.commit
+	r.write(from, true)
+}
+
+// markEvery is after how many commits the mark goes into the log again, so that a
+// replay's overlay stays short.
+const markEvery = 1024
+
+// recordMark adds the commit mark to the write being built when it is due. It is
+// at most what is durable here.
+func (r *Replica) recordMark() {
+	if at := min(r.d.state.lsn, r.durable); at >= r.marked+markEvery {
+		l := r.d.local()
+		l.commit, r.marked = at, at
+		r.record(Record{Kind: KindState, Data: l.encode()})
+	}
+}
+
+func (r *Replica) written(seq uint64) {
+	if r.role == Poisoned {
+		return
+	}
+	r.synced = max(r.synced, seq)
+	n := 0
+	for n < len(r.unsynced) && r.unsynced[n].seq <= seq {
+		n++
+	}
+	if n == 0 {
+		return
+	}
+	r.durable = r.unsynced[n-1].last
+	r.unsynced = slices.Delete(r.unsynced, 0, n)
+	for _, u := range r.unsynced { // a truncation under way takes its part already
+		r.durable = min(r.durable, u.last)
+	}
+}
+
+// fail is for good: after a failed write nothing that is read back proves anything.
+func (r *Replica) fail(err error) {
+	if r.role == Poisoned {
+		return
+	}
+	r.why = meta.Errorf(meta.ErrPoisoned, "shard %s: its log failed: %w; restart the broker", r.cfg.Shard, orNil(err))
+	r.role = Poisoned
+	r.drop(r.why)
+	r.out.Alarm = r.why
+}
+
+func orNil(err error) error {
+	if err == nil {
+		return meta.ErrPoisoned
+	}
+	return err
+}
+
+// stop keeps the data and serves nothing any more.
+func (r *Replica) stop(err error) {
+	if r.role == Poisoned || r.role == Stopped {
+		return
+	}
+	r.why = meta.Errorf(meta.ErrCorrupt, "shard %s stopped: %w", r.cfg.Shard, err)
+	r.role = Stopped
+	r.drop(r.why)
+	r.out.Alarm = r.why
+}
+
+// stepDown gives up a tenure. Reason, or NotLeader, goes to proposals that were
+// not appended.
+func (r *Replica) stepDown(reason error) {
+	if r.role == Poisoned || r.role == Stopped {
+		return
+	}
+	if reason == nil {
+		reason = r.notLeader()
+	}
+	r.role = Following
+	r.drop(reason)
+	r.tenure = tenure{}
+}
+
+func (r *Replica) notLeader() error {
+	if r.row.Leader == r.cfg.Self {
+		return &meta.NotLeader{}
+	}
+	return &meta.NotLeader{Leader: r.row.Leader.Broker}
+}
+
+// serving reports whether proposals are answered: the opening entry is committed.
+func (r *Replica) serving() bool {
+	return r.role == Leading && r.d.state.lsn >= r.openLSN
+}
+
+// send adds a message. It leaves once every write so far is durable.
+func (r *Replica) send(m Message) {
+	r.stamp++
+	m.From, m.Boot, m.Shard, m.Lineage, m.Stamp = r.cfg.Self, r.cfg.Boot, r.cfg.Shard, r.d.lineage, r.stamp
+	r.out.Messages = append(r.out.Messages, m)
+}
+
+// vector is the copy's epoch vector, as it is compared and sent.
+func (r *Replica) vector() meta.Vector {
+	v := r.d.Vector()
+	if r.cfg.Twins.ReplacePair {
+		v = slices.CompactFunc(v, func(a, b meta.EpochStart) bool { return a.LSN+1 == b.LSN })
+	}
+	return v
+}
+
+// Status is a view for the driver and for people.
+func (r *Replica) Status() Status {
+	s := Status{
+		Role: r.role, Lineage: r.d.lineage, Epoch: r.row.Epoch, Promise: r.d.promise, Leader: r.row.Leader,
+		Serving: r.serving(), Stranger: r.d.stranger, View: r.d.View(),
+		Closed: r.d.tail.closed != 0 && r.d.tail.closed == r.d.tail.epoch, Best: r.named,
+	}
+	s.NeedsEpoch = r.role == Following && r.known && r.row.Lineage == r.d.lineage && r.row.Epoch > 0 && r.row.Leader == r.cfg.Self
+	if r.why != nil {
+		s.Waiting = append(s.Waiting, r.why.Error())
+	}
+	s.Waiting = append(s.Waiting, r.waiting()...)
+	return s
+}

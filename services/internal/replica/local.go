@@ -1,0 +1,133 @@
+package replica
+
+import (
+	"encoding/binary"
+
+	"github.com/varve-io/varve/meta"
+	"github.com/varve-io/varve/meta/entry"
+)
+
+// local is the content of a state record: what a copy knows that is not in its log.
+type local struct {
+	stranger, broken bool
+	lineage          meta.Lineage
+	instance         uint64
+	promise          meta.Epoch
+	commit           meta.LSN
+	expiry           uint64
+}
+
+const localVersion = 1
+
+func (d *Durable) local() local {
+	return local{
+		stranger: d.stranger, broken: d.broken, lineage: d.lineage, instance: d.instance,
+		promise: d.promise, commit: d.state.lsn, expiry: d.state.expiry,
+	}
+}
+
+func (l *local) encode() []byte {
+	le := binary.LittleEndian
+	b := append(make([]byte, 0, 48), localVersion, flag(l.stranger), flag(l.broken))
+	b = le.AppendUint64(b, uint64(l.lineage))
+	b = le.AppendUint64(b, l.instance)
+	b = le.AppendUint64(b, uint64(l.promise))
+	b = le.AppendUint64(b, uint64(l.commit))
+	return le.AppendUint64(b, l.expiry)
+}
+
+func flag(yes bool) byte {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+func decodeLocal(b []byte) (local, error) {
+	d := entry.NewDecoder(b)
+	if v := d.U8(); d.Err() == nil && v != localVersion {
+		return local{}, meta.Errorf(meta.ErrFormatLevel, "state record has version %d: this build reads %d", v, localVersion)
+	}
+	l := local{
+		stranger: d.Bool(), broken: d.Bool(), lineage: meta.Lineage(d.U64()), instance: d.U64(),
+		promise: meta.Epoch(d.U64()), commit: meta.LSN(d.U64()), expiry: d.U64(),
+	}
+	return l, d.Finish("state record")
+}
+
+func (d *Durable) applyLocal(b []byte) error {
+	l, err := decodeLocal(b)
+	if err != nil {
+		return err
+	}
+	if l.broken && !d.broken {
+		d.Break()
+	}
+	d.lineage, d.instance, d.stranger = l.lineage, l.instance, l.stranger
+	d.promise = max(d.promise, l.promise)
+	d.state.expiry = l.expiry
+	if !d.broken {
+		d.advance(l.commit)
+	}
+	return nil
+}
+
+const baseVersion = 1
+
+// encode is the data of a base record; its LSN is the record's.
+func (b *Base) encode() []byte {
+	le := binary.LittleEndian
+	out := append(make([]byte, 0, 32+len(b.State)), baseVersion)
+	out = le.AppendUint64(out, uint64(b.Lineage))
+	out = le.AppendUint64(out, uint64(b.Mark))
+	return append(le.AppendUint32(out, uint32(len(b.State))), b.State...)
+}
+
+func decodeBase(lsn meta.LSN, b []byte) (Base, error) {
+	d := entry.NewDecoder(b)
+	if v := d.U8(); d.Err() == nil && v != baseVersion {
+		return Base{}, meta.Errorf(meta.ErrFormatLevel, "base record has version %d: this build reads %d", v, baseVersion)
+	}
+	base := Base{LSN: lsn, Lineage: meta.Lineage(d.U64()), Mark: meta.LSN(d.U64())}
+	base.State = d.Bytes(d.Length32(entry.MaxPayload))
+	return base, d.Finish("base record")
+}
+
+// applyBase replaces log and state, whole. The promise stays, and so does the
+// stranger flag: a base says nothing about what this copy may have lost since.
+func (d *Durable) applyBase(lsn meta.LSN, b []byte) error {
+	base, err := decodeBase(lsn, b)
+	if err != nil {
+		return err
+	}
+	s, err := base.state(d.state.expiry)
+	if err != nil {
+		return err
+	}
+	d.broken = false
+	d.lineage, d.start = base.Lineage, lsn+1
+	if d.twins.BaseOverwrites {
+		d.promise = s.epoch
+	}
+	d.promise = max(d.promise, s.epoch)
+	d.state, d.tail, d.over = *s, s.point, overlay{}
+	return nil
+}
+
+// state is the shard state that the base stands for. An empty State is that of a
+// log that has nothing yet; it is allowed at LSN 0 only.
+func (b *Base) state(expiry uint64) (*State, error) {
+	if len(b.State) == 0 && b.LSN == 0 {
+		s := newState(expiry)
+		return &s, nil
+	}
+	s, err := DecodeState(b.State)
+	if err != nil {
+		return nil, err
+	}
+	if s.lsn > b.LSN || b.Mark != 0 && (b.Mark <= s.lsn || b.Mark > b.LSN) {
+		return nil, meta.Errorf(meta.ErrCorrupt, "base at LSN %d of mark %d has the state of LSN %d", b.LSN, b.Mark, s.lsn)
+	}
+	s.rebase(b.LSN, b.Mark)
+	return s, nil
+}
