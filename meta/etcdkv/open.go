@@ -46,7 +46,7 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 	if err := opt.validate(); err != nil {
 		return nil, err
 	}
-	if err := check(opt.Dir); err != nil {
+	if err := check(opt.Dir, opt.Prefix); err != nil {
 		return nil, err
 	}
 	if opt.SegmentBytes != 0 && wal.SegmentSizeBytes != opt.SegmentBytes {
