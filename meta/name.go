@@ -63,12 +63,15 @@ func (n StreamName) Compare(o StreamName) int {
 // ValidateNamespace checks a namespace name. The error is an [ErrInvalid].
 func ValidateNamespace(ns string) error { return validateName("namespace", ns, false) }
 
-const nameRule = "1 to 200 characters of a-z 0-9 . _ -"
+const (
+	nameRule  = "1 to 200 characters of a-z 0-9 . _ -"
+	partsRule = nameRule + ` with parts split by "/"`
+)
 
 func validateName(what, s string, slashes bool) error {
 	rule := nameRule
 	if slashes {
-		rule += ` with parts split by "/"`
+		rule = partsRule
 	}
 	switch {
 	case s == "":

@@ -35,8 +35,9 @@ import (
 //
 // and an extent: u64 position | u32 bytes | u64 first LSN | u64 next LSN | u64 offset | u64 time.
 //
-// The CRC32C at the end covers all before it. The superblock holds the size and the
-// CRC32C of *all* bytes, which is checked over the file before any of it is parsed.
+// The CRC32C at the end covers all before it. The superblock holds the size and that
+// same CRC32C, and both are checked over the file before any of it is parsed. (A CRC
+// over the bytes *and* their CRC is the same for every file, so it would tell nothing.)
 const (
 	checkpointDir     = "checkpoints"
 	checkpointSuffix  = ".checkpoint"
@@ -136,7 +137,7 @@ func (s *checkpointSection) check() error {
 // checkpointWriter streams a checkpoint: one section in memory at a time.
 type checkpointWriter struct {
 	w     *bufio.Writer
-	sum   hash.Hash32 // of all bytes
+	sum   hash.Hash32
 	size  int64
 	count uint64
 	last  ShardNumber
@@ -176,17 +177,18 @@ func (c *checkpointWriter) section(s *checkpointSection) error {
 	return c.write(c.buf)
 }
 
-// finish writes the end and returns size and CRC of the whole file.
+// finish writes the end and returns the file's size and CRC.
 func (c *checkpointWriter) finish() (size int64, crc uint32, err error) {
 	le := binary.LittleEndian
 	b := le.AppendUint64(le.AppendUint32(nil, 0), c.count)
 	if err := c.write(b); err != nil {
 		return 0, 0, err
 	}
-	if err := c.write(le.AppendUint32(nil, c.sum.Sum32())); err != nil {
+	crc = c.sum.Sum32()
+	if err := c.write(le.AppendUint32(nil, crc)); err != nil {
 		return 0, 0, err
 	}
-	return c.size, c.sum.Sum32(), c.w.Flush()
+	return c.size, crc, c.w.Flush()
 }
 
 // readCheckpoint parses a checkpoint of that many bytes and calls visit for every
@@ -349,18 +351,29 @@ func (c *checkpoints) load(ref checkpointRef, visit func(*checkpointSection) err
 	if size != ref.Size {
 		return checkpointHeader{}, damaged("has %d bytes instead of %d", size, ref.Size)
 	}
-	sum := crc32.New(castagnoli)
-	if _, err := io.CopyBuffer(sum, io.NewSectionReader(f, 0, size), make([]byte, checkpointBuffer)); err != nil {
+	sum, err := checkpointSum(f, size)
+	if err != nil {
 		return checkpointHeader{}, fmt.Errorf("reading checkpoint %s: %w", name, err)
 	}
-	if sum.Sum32() != ref.CRC {
-		return checkpointHeader{}, damaged("sums to %08x instead of %08x", sum.Sum32(), ref.CRC)
+	if sum != ref.CRC {
+		return checkpointHeader{}, damaged("sums to %08x instead of %08x", sum, ref.CRC)
 	}
 	h, err := readCheckpoint(io.NewSectionReader(f, 0, size), size, func(_ checkpointHeader, s *checkpointSection) error { return visit(s) })
-	if err == nil && h.Replay != ref.Replay {
-		err = damaged("starts its replay at %d instead of %d", h.Replay, ref.Replay)
+	if err != nil {
+		return h, fmt.Errorf("checkpoint %s: %w", name, err)
 	}
-	return h, err
+	if h.Replay != ref.Replay {
+		return h, damaged("starts its replay at %d instead of %d", h.Replay, ref.Replay)
+	}
+	return h, nil
+}
+
+// checkpointSum is the CRC32C of a file but for the CRC at its end, which the
+// parser compares.
+func checkpointSum(f io.ReaderAt, size int64) (uint32, error) {
+	sum := crc32.New(castagnoli)
+	_, err := io.CopyBuffer(sum, io.NewSectionReader(f, 0, max(0, size-4)), make([]byte, checkpointBuffer))
+	return sum.Sum32(), err
 }
 
 // write makes a new checkpoint durable and returns what a superblock has to name.

@@ -44,7 +44,7 @@ var superblockSlots = [2]string{"superblock.a", "superblock.b"}
 type checkpointRef struct {
 	Name   string   // within the folder checkpoints; empty means none
 	Size   int64    // bytes
-	CRC    uint32   // CRC32C of all its bytes as they lie on disk
+	CRC    uint32   // CRC32C of its bytes as they lie on disk, and what stands at its end
 	Replay Position // where replay starts
 }
 
