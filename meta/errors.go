@@ -10,22 +10,24 @@ import (
 // for the types that carry figures. The edge has one table that maps each to a
 // wire code, a reason, and what a client may do next.
 var (
-	ErrInvalid       = errors.New("invalid")                    // the caller's input breaks a rule
-	ErrNotFound      = errors.New("not found")                  // no such namespace, stream, shard
-	ErrExists        = errors.New("already exists")             // a name that is taken
-	ErrDeleted       = errors.New("stream deleted")             // that incarnation is covered by a tombstone
-	ErrUnavailable   = errors.New("unavailable")                // try again; nothing was applied
-	ErrUnknown       = errors.New("outcome unknown")            // may have been applied
-	ErrExhausted     = errors.New("resource exhausted")         // disk, quota or table full; nothing was applied
-	ErrCorrupt       = errors.New("corrupt")                    // bytes that do not verify
-	ErrPoisoned      = errors.New("storage failed")             // a write or sync failed; the broker stops
-	ErrStranger      = errors.New("stranger")                   // this copy may have lost its tail
-	ErrFormatLevel   = errors.New("format level changed")       // the writer is older than the cluster's level
-	ErrConflict      = errors.New("conflict")                   // a compare-and-swap lost
-	ErrForeign       = errors.New("belongs to another cluster") // prefix, directory or copy of somebody else
-	ErrFenced        = errors.New("fence token refused")        // fence token missing or stale
-	ErrProducerFence = errors.New("producer fenced")            // older producer epoch
-	ErrUnknownWriter = errors.New("unknown producer")           // a sequence above 0 from a producer not in the table
+	ErrInvalid         = errors.New("invalid")                    // the caller's input breaks a rule
+	ErrNotFound        = errors.New("not found")                  // no such namespace, stream, shard
+	ErrExists          = errors.New("already exists")             // a name that is taken
+	ErrDeleted         = errors.New("stream deleted")             // that incarnation is covered by a tombstone
+	ErrUnavailable     = errors.New("unavailable")                // try again; nothing was applied
+	ErrUnknown         = errors.New("outcome unknown")            // may have been applied
+	ErrExhausted       = errors.New("resource exhausted")         // disk, quota or table full; nothing was applied
+	ErrCorrupt         = errors.New("corrupt")                    // bytes that do not verify
+	ErrPoisoned        = errors.New("storage failed")             // a write or sync failed; the broker stops
+	ErrStranger        = errors.New("stranger")                   // this copy may have lost its tail
+	ErrFormatLevel     = errors.New("format level changed")       // the writer is older than the cluster's level
+	ErrConflict        = errors.New("conflict")                   // a compare-and-swap lost
+	ErrForeign         = errors.New("belongs to another cluster") // prefix, directory or copy of somebody else
+	ErrFenced          = errors.New("fence token refused")        // fence token missing or stale
+	ErrProducerFence   = errors.New("producer fenced")            // older producer epoch
+	ErrUnauthenticated = errors.New("unauthenticated")            // the caller is not known
+	ErrDenied          = errors.New("permission denied")          // the caller may not do this
+	ErrUnknownWriter   = errors.New("unknown producer")           // a sequence above 0 from a producer not in the table
 )
 
 // Invalidf makes an error that is an [ErrInvalid].
