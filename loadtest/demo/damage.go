@@ -71,7 +71,7 @@ func (l *Lab) start(ctx context.Context, dir string) (*server.Process, error) {
 	return server.Start(ctx, server.Options{
 		Binary: l.stage.binary,
 		Args: []string{"server", "--data", filepath.Join(dir, "data"), "--objects", "dir://" + objects, "--listen", l.address,
-			"--wal-budget", "64MiB", "--wal-file-size", "1MiB", "--segment-size", "1MiB"},
+			"--wal-budget", "64MiB", "--segment-size", "1MiB"},
 		Address: l.address,
 		Log:     filepath.Join(dir, "server.log"),
 	})

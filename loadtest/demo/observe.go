@@ -65,7 +65,7 @@ func (s *Stage) counters(ctx context.Context) (counters, error) {
 // The server's counter of bytes given to reads.
 const (
 	readBytes  = "varve_read_bytes_total"
-	readSource = "source"
+	readSource = "from"
 	fromBucket = "bucket"
 )
 

@@ -64,7 +64,7 @@ type boundary struct {
 // NewStage builds the binary and brings up MinIO and the server. The meter runs
 // until ctx ends.
 func NewStage(ctx context.Context, dir string, scale float64, seed uint64, out io.Writer) (*Stage, error) {
-	s := &Stage{out: out, scale: scale, dir: dir, random: rand.New(rand.NewPCG(seed, 0)), budget: max(int64(256*scale), 16) << 20}
+	s := &Stage{out: out, scale: scale, dir: dir, random: rand.New(rand.NewPCG(seed, 0)), budget: max(int64(256*scale), 64) << 20}
 	var err error
 	s.say("building varve")
 	if s.binary, err = server.Build(ctx, dir); err != nil {
@@ -116,7 +116,7 @@ func (s *Stage) start(ctx context.Context) error {
 		Binary: s.binary,
 		Args: []string{
 			"server", "--config", config, "--data", s.data(), "--listen", s.address, "--objects", s.store.URL(bucket, prefix),
-			"--wal-budget", fmt.Sprint(s.budget), "--wal-file-size", fmt.Sprint(s.budget / 16), "--segment-size", fmt.Sprint(s.budget / 16),
+			"--wal-budget", fmt.Sprint(s.budget), "--segment-size", fmt.Sprint(s.budget / 16),
 		},
 		Env:     s.credentials(),
 		Address: s.address,

@@ -30,7 +30,7 @@ type Config struct {
 	Fsync         string        // commit or periodic
 	FsyncInterval time.Duration // of periodic
 	WALBudget     Bytes         // most bytes the log may take on disk
-	WALFileSize   Bytes         // size of one log file
+	WALFileSize   Bytes         // size of one log file; 0: chosen from the budget
 	SegmentSize   Bytes         // a segment is sealed at this size
 	SegmentAge    time.Duration // or at this age
 	CacheMemory   Bytes         // blocks of sealed segments kept in memory
@@ -42,6 +42,9 @@ type Config struct {
 	LogLevel        string        // debug, info, warn, error
 	LogFormat       string        // text, json
 }
+
+// minWALBudget holds the fewest log files, each of which holds the largest frame.
+const minWALBudget Bytes = 64 << 20
 
 // Bind registers every flag on flags and fills c with the defaults.
 func (c *Config) Bind(flags *pflag.FlagSet) {
@@ -55,7 +58,7 @@ func (c *Config) Bind(flags *pflag.FlagSet) {
 	flags.StringVar(&c.Fsync, "fsync", "commit", "commit: on disk before acknowledged; periodic: flushed every --fsync-interval")
 	flags.DurationVar(&c.FsyncInterval, "fsync-interval", 250*time.Millisecond, "of --fsync periodic")
 	bytesVar(flags, &c.WALBudget, "wal-budget", 1<<30, "most bytes the write-ahead log may take on disk")
-	bytesVar(flags, &c.WALFileSize, "wal-file-size", 64<<20, "size of one log file")
+	bytesVar(flags, &c.WALFileSize, "wal-file-size", 0, "size of one log file (default: from the budget)")
 	bytesVar(flags, &c.SegmentSize, "segment-size", 64<<20, "a segment is sealed at this size")
 	flags.DurationVar(&c.SegmentAge, "segment-age", 10*time.Minute, "or when its oldest record is this old")
 	bytesVar(flags, &c.CacheMemory, "cache-memory", 128<<20, "blocks of sealed segments kept in memory")
@@ -105,11 +108,11 @@ func (c *Config) validate() error {
 	if c.SweepGrace < 0 {
 		return fmt.Errorf("--sweep-grace is %v: it must not be negative", c.SweepGrace)
 	}
-	if c.WALFileSize < 64<<10 || c.SegmentSize < 64<<10 {
-		return fmt.Errorf("--wal-file-size is %v and --segment-size is %v: each must be at least 64 KiB", c.WALFileSize, c.SegmentSize)
+	if c.SegmentSize < 1<<20 {
+		return fmt.Errorf("--segment-size is %v: it must be at least 1MiB", c.SegmentSize)
 	}
-	if c.WALBudget < 4*c.WALFileSize {
-		return fmt.Errorf("--wal-budget is %v: it must hold at least 4 log files of %v", c.WALBudget, c.WALFileSize)
+	if c.WALBudget < minWALBudget {
+		return fmt.Errorf("--wal-budget is %v: it must be at least %v", c.WALBudget, minWALBudget)
 	}
 	for _, address := range []struct{ flag, value string }{{"listen", c.Listen}, {"admin-listen", c.Admin}} {
 		if address.value == "" && address.flag == "admin-listen" {

@@ -92,7 +92,7 @@ func TestMistakesNameTheirPlace(t *testing.T) {
 		{args: []string{"--admin-listen=10.0.0.1:1"}, want: []string{"--admin-listen", "--insecure"}},
 		{args: []string{"--listen=4400"}, want: []string{"HOST:PORT"}},
 		{args: []string{"--fsync=never"}, want: []string{"--fsync", "periodic"}},
-		{args: []string{"--wal-budget=1MiB"}, want: []string{"--wal-budget", "4 log files"}},
+		{args: []string{"--wal-budget=1MiB"}, want: []string{"--wal-budget", "at least 64MiB"}},
 		{args: []string{"--segment-age=-1s"}, want: []string{"--segment-age", "above 0"}},
 		{args: []string{"--broker=Hello"}, want: []string{"--broker"}},
 	} {
