@@ -1,18 +1,63 @@
 package wal
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
 
 	"github.com/varve-io/varve/meta"
-	"github.com/varve-io/varve/meta/entry"
 )
 
-// shard, section and move are filled in by index.go, checkpointing and relocation.
-type (
-	shard   struct{}
-	section struct{}
-	move    struct{}
-)
+// ErrNotLocal says that the log doesn't hold an entry: it lies below the shard's
+// local start, or not below its end.
+var ErrNotLocal = errors.New("entry is not in the local log")
+
+// ErrClosed says that the log was closed.
+var ErrClosed = errors.New("log is closed")
+
+// Log is one broker's shared log. All methods are safe for concurrent use.
+type Log struct {
+	opts     Options
+	folder   folder
+	identity *identity
+	lock     io.Closer
+
+	wake        chan struct{} // something was queued, or the log closes
+	prepares    chan struct{} // the preparer has something to do
+	quit        chan struct{} // closed once: the goroutines end
+	closing     sync.Once
+	failed      chan struct{} // closed when poisoned
+	running     sync.WaitGroup
+	writer      writer
+	checkpoints *checkpoints
+	checkpoint  chan struct{} // held by the one Checkpoint that runs
+	ballast     ballast
+
+	mu sync.Mutex
+	state
+}
+
+// state is what the log's mutex guards. No disk is touched under it.
+type state struct {
+	index   *index
+	queue   queue
+	space   space
+	closed  bool     // no more appends
+	killed  bool     // nothing is written any more
+	err     error    // what poisoned the log
+	end     Position // of the last group, as applied
+	synced  Position
+	changed chan struct{} // closed and renewed when room may have appeared
+}
+
+// broadcast wakes everyone who waits for room or for a file. Called with the mutex.
+func (s *state) broadcast() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
 
 // Tail is what a shard keeps in the log.
 type Tail struct {
@@ -30,71 +75,210 @@ type Status struct {
 	Live             int64 // bytes of live frames
 	Shards           int
 	End, Synced      Position
-	Reserved, Queued int64 // bytes
+	Reserved, Queued int64 // bytes of room promised, and taken by queued writes
 }
-
-// Log is one broker's shared log. All methods are safe for concurrent use.
-type Log struct{}
-
-// Open recovers the log in a data directory, or makes one, and locks it.
-func Open(ctx context.Context, opts Options) (*Log, error) { panic("skeleton") }
 
 // Bind returns the number of a shard in this directory, giving it one if it has
-// none. The number is durable with the shard's first record.
-func (l *Log) Bind(id meta.ShardID) (ShardNumber, error) { panic("skeleton") }
-
-// Append queues a write and never blocks on the disk. The order of calls for a
-// shard is its order in the log. After an error Done is not called.
-func (l *Log) Append(w *Write) error { panic("skeleton") }
-
-// Reserve waits for room for an append of that many payload bytes, until ctx's
-// deadline (then *meta.Throttled). Call release once the append is done or given up.
-func (l *Log) Reserve(ctx context.Context, bytes int64) (release func(), err error) { panic("skeleton") }
-
-// ReserveCommand is Reserve from the room kept back for commands.
-func (l *Log) ReserveCommand(ctx context.Context, bytes int64) (release func(), err error) {
-	panic("skeleton")
+// none. The number becomes durable with the shard's first record.
+func (l *Log) Bind(id meta.ShardID) (ShardNumber, error) {
+	if err := id.Stream.Validate(); err != nil {
+		return 0, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.usable(); err != nil {
+		return 0, err
+	}
+	if s := l.index.byID[id]; s != nil && !s.forgotten {
+		return s.number, nil
+	}
+	return l.index.add(l.index.last+1, id).number, nil
 }
 
-// Read returns whole entries from an LSN on: at least one if there is one, and
-// then up to about most bytes. The caller owns them.
-func (l *Log) Read(n ShardNumber, from meta.LSN, most int) ([]entry.Entry, error) { panic("skeleton") }
+// usable reports why nothing can be appended any more. Called with the mutex.
+func (l *Log) usable() error {
+	switch {
+	case l.err != nil:
+		return l.poisonedError()
+	case l.closed:
+		return ErrClosed
+	}
+	return nil
+}
 
-// FindOffset returns the batch entry that holds an offset.
-func (l *Log) FindOffset(n ShardNumber, o meta.Offset) (meta.LSN, bool, error) { panic("skeleton") }
+// Bounds returns the first local LSN and the one after the last; both are 1 for a
+// shard without entries, and 0 for one that isn't known.
+func (l *Log) Bounds(n ShardNumber) (start, end meta.LSN) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.index.byNumber[n]
+	if s == nil {
+		return 0, 0
+	}
+	return s.start, s.end
+}
 
-// FindTime returns the first batch entry whose append time is not before t.
-func (l *Log) FindTime(n ShardNumber, t meta.Micros) (meta.LSN, bool, error) { panic("skeleton") }
-
-// Bounds returns the first local LSN and the one after the last.
-func (l *Log) Bounds(n ShardNumber) (start, end meta.LSN) { panic("skeleton") }
-
-// Drop says that no entry below an LSN is needed any more.
-func (l *Log) Drop(n ShardNumber, below meta.LSN) { panic("skeleton") }
+// Drop says that no entry below an LSN is needed any more. After a restart it is
+// said again by whoever replays the log.
+func (l *Log) Drop(n ShardNumber, below meta.LSN) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := l.index.byNumber[n]; s != nil {
+		l.index.drop(s, below)
+	}
+}
 
 // Tails lists what shards keep in the log, biggest first.
-func (l *Log) Tails() []Tail { panic("skeleton") }
-
-// Checkpoint copies small tails forward, writes every shard's state, and recycles
-// the files that nothing needs any more. See the interface of capture in doc.go.
-func (l *Log) Checkpoint(ctx context.Context, capture func(yield func(ShardNumber, []byte) bool)) error {
-	panic("skeleton")
+func (l *Log) Tails() []Tail {
+	l.mu.Lock()
+	tails := make([]Tail, 0, len(l.index.byNumber))
+	for _, s := range l.index.byNumber {
+		if bytes, start := s.live(); bytes > 0 {
+			tails = append(tails, Tail{Shard: s.number, ID: s.id, Bytes: bytes, Start: start})
+		}
+	}
+	l.mu.Unlock()
+	slices.SortFunc(tails, func(a, b Tail) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Shard, b.Shard))
+	})
+	return tails
 }
 
-// Status returns figures for metrics.
-func (l *Log) Status() Status { panic("skeleton") }
+// Status returns figures for metrics. It costs a walk over the files and the shards.
+func (l *Log) Status() Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st := Status{Files: l.space.files(l.index), FreeFiles: len(l.space.free), Budget: l.opts.Budget,
+		Shards: len(l.index.byNumber), End: l.end, Synced: l.synced, Reserved: l.space.reserved, Queued: l.space.queued}
+	st.Bytes, st.Used = l.space.bytes(l.index)
+	for _, s := range l.index.byNumber {
+		n, _ := s.live()
+		st.Live += n
+	}
+	return st
+}
 
 // Synced is the position before which everything is on disk.
-func (l *Log) Synced() Position { panic("skeleton") }
+func (l *Log) Synced() Position {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.synced
+}
 
 // Failed is closed when the log is poisoned.
-func (l *Log) Failed() <-chan struct{} { panic("skeleton") }
+func (l *Log) Failed() <-chan struct{} { return l.failed }
 
 // Err is the failure that poisoned the log, or nil.
-func (l *Log) Err() error { panic("skeleton") }
+func (l *Log) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
 
-// Close drains the queue, syncs, and records a clean stop.
-func (l *Log) Close(ctx context.Context) error { panic("skeleton") }
+// Close stops appends, writes and syncs what is queued, and records a clean stop
+// at the very end. When ctx ends first, the stop is not recorded and the next
+// start recovers. The log must not be used any more, whatever Close returns.
+func (l *Log) Close(ctx context.Context) error {
+	l.mu.Lock()
+	already := l.closed
+	l.closed = true
+	l.broadcast()
+	l.mu.Unlock()
+	if already {
+		l.running.Wait()
+		return ErrClosed
+	}
+	err := l.drain(ctx)
+	l.stop()
+	if err == nil {
+		l.mu.Lock()
+		end := l.end
+		l.mu.Unlock()
+		err = l.identity.stop(end)
+	}
+	return errors.Join(err, l.release())
+}
 
-// Kill stops the log as a crash would. For tests.
-func (l *Log) Kill() { panic("skeleton") }
+// drain waits until everything queued is on disk.
+func (l *Log) drain(ctx context.Context) error {
+	err := l.barrier(ctx)
+	if ctx.Err() != nil {
+		l.mu.Lock()
+		l.killed = true
+		l.broadcast()
+		l.mu.Unlock()
+	}
+	return err
+}
+
+// barrier waits until everything queued so far is on disk and applied.
+func (l *Log) barrier(ctx context.Context) error {
+	done := make(chan error, 1)
+	l.mu.Lock()
+	if l.err != nil {
+		defer l.mu.Unlock()
+		return l.poisonedError()
+	}
+	l.queue.push(&Write{Sync: true, Done: func(err error) { done <- err }})
+	l.mu.Unlock()
+	l.signal()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// poisonedError says that nothing is written any more. Called with the mutex.
+func (l *Log) poisonedError() error {
+	return meta.Errorf(meta.ErrPoisoned, "the log takes no more writes after a failed one: %w", l.err)
+}
+
+// Kill stops the log as a crash would: what is queued is never written and its
+// Done never called. For tests.
+func (l *Log) Kill() {
+	l.mu.Lock()
+	l.closed, l.killed = true, true
+	l.broadcast()
+	l.mu.Unlock()
+	l.stop()
+	_ = l.release() // as a crash would
+}
+
+// stop ends the goroutines and waits for them.
+func (l *Log) stop() {
+	l.closing.Do(func() { close(l.quit) })
+	l.running.Wait()
+}
+
+// release closes the files and the lock.
+func (l *Log) release() error {
+	l.mu.Lock()
+	files := slices.Concat(l.index.files, l.space.free)
+	if l.space.next != nil {
+		files = append(files, l.space.next)
+	}
+	l.mu.Unlock()
+	var errs []error
+	for _, f := range files {
+		errs = append(errs, f.f.Close())
+	}
+	return errors.Join(append(errs, l.lock.Close())...)
+}
+
+// signal wakes the writer.
+func (l *Log) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// kick wakes the preparer.
+func (l *Log) kick() {
+	select {
+	case l.prepares <- struct{}{}:
+	default:
+	}
+}

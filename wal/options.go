@@ -65,6 +65,7 @@ type Options struct {
 
 // Twins are deliberate mistakes that tests switch on to see that they are caught.
 type Twins struct {
+	CrashKeepsID       bool // an unclean stop keeps the storage id
 	NoDirSync          bool // names of new files are not synced
 	AckBeforeSync      bool // Done is called before the sync
 	ScanWithoutRewrite bool // the page cache is believed after an unclean stop
@@ -75,12 +76,11 @@ type Twins struct {
 // Events tell a log's owner what happens in it. Any may be nil. They are called
 // from the log's goroutines and must not block or call back.
 type Events struct {
-	Synced   func(bytes int, took time.Duration)        // one group commit reached the disk
-	Pressure func(used, budget int64)                   // the files in use passed half of the budget, and each further file
-	Damaged  func(shard ShardNumber, err error)         // a read met bytes that do not verify
+	Synced   func(bytes int, took time.Duration)         // one group commit reached the disk
+	Pressure func(used, budget int64)                    // the files in use passed half of the budget, and each further file
+	Damaged  func(shard ShardNumber, err error)          // a read met bytes that do not verify
 	Cut      func(file string, at Position, bytes int64) // Open cut a torn tail
-	Foreign  func(file string)                          // a log file of another directory was left alone
-	Failed   func(err error)                            // the log is poisoned
+	Failed   func(err error)                             // the log is poisoned
 }
 
 func (o Options) withDefaults() Options {

@@ -42,7 +42,8 @@ type Write struct {
 	sibling *Write // next of the same shard in the batch
 	shard   *shard
 	cost    int64
-	section *section // a checkpoint's capture instead of records
+	mark    *mark    // a checkpoint begins: where replay will start
+	section *section // a capture instead of records
 	moves   []move   // a copier's relocations instead of records
 }
 

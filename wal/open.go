@@ -1,0 +1,171 @@
+package wal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/varve-io/varve/meta"
+	"github.com/varve-io/varve/wal/frame"
+	"github.com/varve-io/varve/wal/vfs"
+)
+
+const lockFile = "lock"
+
+// Open recovers the log in a data directory, or makes one, and locks it. Before
+// it returns, everything that the replayer was told is on disk, and so is the
+// storage id that covers it.
+//
+// A damaged directory is refused with [meta.ErrCorrupt], one of somebody else with
+// [meta.ErrForeign], one of a newer build with [meta.ErrFormatLevel], and one that
+// is in use with [meta.ErrUnavailable]; all of them are left as found.
+func Open(ctx context.Context, opts Options) (*Log, error) {
+	opts = opts.withDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := vfs.MkdirAllSync(opts.FS, opts.Dir); err != nil {
+		return nil, err
+	}
+	lock, err := opts.FS.Lock(path.Join(opts.Dir, lockFile))
+	if errors.Is(err, vfs.ErrLocked) {
+		return nil, meta.Errorf(meta.ErrUnavailable, "data directory %s is in use: stop the broker that runs on it: %w", opts.Dir, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("locking data directory %s: %w", opts.Dir, err)
+	}
+	l := &Log{
+		opts: opts, lock: lock,
+		wake: make(chan struct{}, 1), prepares: make(chan struct{}, 1), quit: make(chan struct{}),
+		failed: make(chan struct{}), checkpoint: make(chan struct{}, 1),
+		folder: folder{fs: opts.FS, dir: path.Join(opts.Dir, walDir), rand: opts.Rand, size: opts.FileSize, skipDirSync: opts.Twins.NoDirSync},
+	}
+	l.index, l.changed = newIndex(), make(chan struct{})
+	l.index.copyIsAppend = opts.Twins.CopyIsAppend
+	l.writer.l = l
+	l.ballast = ballast{fs: opts.FS, name: path.Join(opts.Dir, ballastFile)}
+	if err := l.open(); err != nil {
+		_ = l.release() // nothing is under way; the error is the one to tell
+		return nil, err
+	}
+	l.running.Go(l.writer.run)
+	l.running.Go(l.preparer)
+	l.kick()
+	return l, nil
+}
+
+func (l *Log) open() error {
+	o := &l.opts
+	var err error
+	l.identity, err = identify(identityOptions{FS: o.FS, Dir: o.Dir, Cluster: o.Cluster, Broker: o.Broker, Mode: o.Mode, BootID: o.BootID,
+		WitnessDir: o.WitnessDir, Rand: o.Rand, Twins: identityTwins{CrashKeepsID: o.Twins.CrashKeepsID}})
+	if err != nil {
+		return err
+	}
+	if err := vfs.MkdirAllSync(o.FS, l.folder.dir); err != nil {
+		return err
+	}
+	if l.checkpoints, err = openCheckpoints(o.FS, o.Dir); err != nil {
+		return err
+	}
+	r := &recovery{opts: o, folder: &l.folder, id: l.identity, index: l.index,
+		after: map[ShardNumber]Position{}, unknown: map[ShardNumber]Position{}}
+	err = r.run(l.checkpoints)
+	l.space.free = append(r.files, r.blank...) // to be closed, should this fail
+	if err != nil {
+		l.index.files = nil
+		return err
+	}
+	if err := l.adopt(r); err != nil {
+		return err
+	}
+	if err := l.ballast.with(l.identity.commit); err != nil {
+		return err
+	}
+	// What the checkpoint folder holds beside the named one is of no use to anybody.
+	return l.checkpoints.prune(l.identity.super.current.Checkpoint)
+}
+
+// adopt sorts the files into those of the log, free ones, and ones to be made
+// again, and sets the writer to where the log ends.
+func (l *Log) adopt(r *recovery) error {
+	l.space.size, l.space.most, l.space.made = l.folder.size, int(l.opts.Budget/l.folder.size), r.made
+	current := r.scan.file
+	var used, free []*logFile
+	for _, f := range r.files {
+		switch {
+		case f == current || f.first() < current.first() && (f.live > 0 || f.end() > r.replay):
+			used = append(used, f)
+		case f.size != l.folder.size:
+			r.blank = append(r.blank, f)
+		default:
+			// A header that claims the place of a file to come must not stand beside it.
+			if f.first() > current.first() {
+				if err := erase(f); err != nil {
+					return err
+				}
+			}
+			f.header = frame.File{}
+			free = append(free, f)
+		}
+	}
+	l.index.files, l.space.free = used, free
+	for _, f := range r.blank {
+		if err := l.folder.remove(f); err != nil {
+			return err
+		}
+	}
+	if current == nil {
+		l.space.made++
+		f, err := l.folder.create(l.space.made)
+		if err != nil {
+			return err
+		}
+		l.space.free = append(l.space.free, f)
+		if err := l.folder.prepare(f, 0, l.identity.super.current.Origin); err != nil {
+			return err
+		}
+		l.index.files, l.space.free = []*logFile{f}, nil
+		current = f
+		r.scan.file = f
+	}
+	return l.resume(&r.scan)
+}
+
+// erase makes a file's header verify no longer.
+func erase(f *logFile) error {
+	if _, err := f.f.WriteAt(make([]byte, frame.Block), 0); err != nil {
+		return fmt.Errorf("erasing the header of log file %s: %w", f.name, err)
+	}
+	if err := f.f.Sync(); err != nil {
+		return fmt.Errorf("erasing the header of log file %s: %w", f.name, err)
+	}
+	return nil
+}
+
+// resume sets the writer to the end of the log, and vouches for its last group
+// while the clean mark, if there is one, still does.
+func (l *Log) resume(s *scan) error {
+	w := &l.writer
+	end := s.end
+	if s.groups == 0 && l.identity.Tail == tailProven {
+		end = min(end, l.identity.End) // the replay starts where the next group would
+	}
+	w.file, w.end, w.at = s.file, end, Position(frame.Align(uint64(s.stop())))
+	w.synced, w.content, w.vouched = end, s.content, min(s.synced, end)
+	w.lastSync = time.Now()
+	l.space.current, l.space.at = s.file, w.at
+	l.end, l.synced = end, end
+	if w.content <= w.vouched || w.at+frame.Block > w.file.limit() {
+		return nil
+	}
+	return w.vouch()
+}
+
+// Identity says which copy of the data this is.
+func (l *Log) Identity() Identity { return l.identity.ID }

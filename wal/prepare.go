@@ -1,0 +1,85 @@
+package wal
+
+// preparer makes log files before they are needed, so that the writer never
+// waits for zeroes to be written: it keeps one file ready to follow the current
+// one, makes more when reservations ask for them or little is left, and removes
+// what is too much. One goroutine.
+func (l *Log) preparer() {
+	for {
+		l.mu.Lock()
+		step := l.chore()
+		l.mu.Unlock()
+		if step != nil {
+			step()
+			continue
+		}
+		select {
+		case <-l.prepares:
+		case <-l.quit:
+			return
+		}
+	}
+}
+
+// chore chooses the preparer's next step, or nil. Called with the mutex.
+func (l *Log) chore() func() {
+	s := &l.space
+	switch all, _ := s.bytes(l.index); {
+	case l.killed || l.err != nil:
+		return nil
+	case s.next == nil && len(s.free) > 0:
+		f := s.free[0]
+		s.free = s.free[1:]
+		s.preparing = f
+		first := s.current.end()
+		return func() { l.prepareNext(f, first) }
+	case all+s.size <= l.opts.Budget && (s.wanted > 0 || s.full == nil && l.low()):
+		s.wanted = 0
+		s.making++
+		s.made++
+		number := s.made
+		return func() { l.makeFile(number) }
+	case len(s.free) > max(minFiles, s.most/2) || all > l.opts.Budget && len(s.free) > 0:
+		f := s.free[len(s.free)-1]
+		s.free = s.free[:len(s.free)-1]
+		return func() { _ = l.folder.remove(f) } // what stays is found at the next start
+	}
+	s.wanted = 0
+	return nil
+}
+
+// low says that a file should be made ahead of need. Called with the mutex.
+func (l *Log) low() bool {
+	s := &l.space
+	kept := s.keptForCommands(s.slack) + s.keptForCopy(s.slack)
+	return s.next == nil || s.physical(s.slack)-s.queued-s.reserved-kept < s.fresh(s.slack)
+}
+
+func (l *Log) prepareNext(f *logFile, first Position) {
+	err := l.folder.prepare(f, first, l.identity.super.current.Origin)
+	l.mu.Lock()
+	l.space.preparing = nil
+	if err == nil {
+		l.space.next = f
+	} else {
+		l.space.free = append(l.space.free, f)
+	}
+	l.broadcast()
+	l.mu.Unlock()
+	if err != nil {
+		l.poison(err)
+	}
+}
+
+func (l *Log) makeFile(number uint64) {
+	f, err := l.folder.create(number)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.space.making--
+	l.space.attempts++
+	l.space.full = err
+	if err == nil {
+		l.space.free = append(l.space.free, f)
+	}
+	l.broadcast()
+}
