@@ -95,7 +95,7 @@ type sweep struct {
 	old  []*Manifest // written before the newest, oldest first, at most maxOld
 
 	previous ManifestID // the last one before the newest
-	out  SweepResult
+	out      SweepResult
 }
 
 // list collects up to the limit's keys and says where it ended, "" for the end.
