@@ -78,11 +78,11 @@ func startMinIO(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := note(pidFile("minio"), store.PID()); err != nil {
+	if err := errors.Join(store.MakeBucket(ctx, bucket), note(pidFile("minio"), store.PID())); err != nil {
 		store.Kill()
 		return err
 	}
-	return store.MakeBucket(ctx, bucket)
+	return nil
 }
 
 func startVarve(ctx context.Context) error {
