@@ -67,28 +67,28 @@ func (r *Replica) settle() bool {
 	}
 }
 
-// install takes a base whole: one record. The lineage in it is the row's.
+// install takes a base whole: one record.
 func (r *Replica) install(b *Base) bool {
-	whole := *b
-	whole.Lineage = r.row.Lineage
-	if _, err := whole.state(r.d.state.expiry); err != nil {
+	n := installation{base: *b, lineage: r.row.Lineage, instance: r.d.instance, stranger: r.d.stranger}
+	if n.instance == 0 {
+		n.instance = r.row.Instance
+	}
+	if r.d.lineage != 0 && r.d.lineage != r.row.Lineage {
+		n.stranger = false // another lineage begins here: nothing of before is owed
+	}
+	return r.replace(&n)
+}
+
+// replace writes the base record that puts another log in the place of this one.
+func (r *Replica) replace(n *installation) bool {
+	if _, err := n.base.state(r.d.state.expiry); err != nil {
 		r.stop(err)
 		return false
 	}
-	reformed := r.row.Lineage != r.d.lineage && r.d.lineage != 0
 	from := len(r.out.records)
-	r.record(Record{Kind: KindBase, LSN: b.LSN, Data: whole.encode()})
-	l := r.d.local()
-	l.lineage, l.commit, l.broken = r.row.Lineage, 0, false
-	if l.instance == 0 {
-		l.instance = r.row.Instance
-	}
-	if reformed { // another lineage begins from this base: nothing of before is owed
-		l.stranger = false
-	}
-	r.record(Record{Kind: KindState, Data: l.encode()})
+	r.record(Record{Kind: KindBase, LSN: n.base.LSN, Data: n.encode()})
 	r.write(from, true)
-	r.marked = b.LSN
+	r.marked = n.base.LSN
 	return r.role != Stopped
 }
 

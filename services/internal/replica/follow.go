@@ -33,14 +33,9 @@ func (r *Replica) onReconcile(m *Message) {
 		return
 	}
 	if d.broken { // set aside: begins again from nothing, and still does not count
-		b := Base{Lineage: d.lineage}
-		from := len(r.out.records)
-		r.record(Record{Kind: KindBase, Data: b.encode()})
-		r.record(Record{Kind: KindState, Data: (&local{
-			stranger: true, lineage: d.lineage, instance: d.instance, promise: d.promise, expiry: d.state.expiry,
-		}).encode()})
-		r.write(from, true)
-		r.marked = 0
+		if !r.replace(&installation{lineage: d.lineage, instance: d.instance, stranger: true}) {
+			return
+		}
 	}
 	agreed, known := meta.LSN(0), true
 	if d.tail.lsn > 0 {

@@ -74,43 +74,52 @@ func (d *Durable) applyLocal(b []byte) error {
 
 const baseVersion = 1
 
-// encode is the data of a base record; its LSN is the record's.
-func (b *Base) encode() []byte {
-	le := binary.LittleEndian
-	out := append(make([]byte, 0, 32+len(b.State)), baseVersion)
-	out = le.AppendUint64(out, uint64(b.Lineage))
-	out = le.AppendUint64(out, uint64(b.Mark))
-	return append(le.AppendUint32(out, uint32(len(b.State))), b.State...)
+// installation is the content of a base record, whose LSN is the base's. All that
+// a base changes stands in this one record, so that a crash leaves the old copy or
+// the new one.
+type installation struct {
+	base     Base
+	lineage  meta.Lineage
+	instance uint64
+	stranger bool
 }
 
-func decodeBase(lsn meta.LSN, b []byte) (Base, error) {
+func (n *installation) encode() []byte {
+	le := binary.LittleEndian
+	out := append(make([]byte, 0, 64+len(n.base.State)), baseVersion, flag(n.stranger))
+	out = le.AppendUint64(out, uint64(n.lineage))
+	out = le.AppendUint64(out, n.instance)
+	out = le.AppendUint64(out, uint64(n.base.Mark))
+	return append(le.AppendUint32(out, uint32(len(n.base.State))), n.base.State...)
+}
+
+func decodeInstallation(lsn meta.LSN, b []byte) (installation, error) {
 	d := entry.NewDecoder(b)
 	if v := d.U8(); d.Err() == nil && v != baseVersion {
-		return Base{}, meta.Errorf(meta.ErrFormatLevel, "base record has version %d: this build reads %d", v, baseVersion)
+		return installation{}, meta.Errorf(meta.ErrFormatLevel, "base record has version %d: this build reads %d", v, baseVersion)
 	}
-	base := Base{LSN: lsn, Lineage: meta.Lineage(d.U64()), Mark: meta.LSN(d.U64())}
-	base.State = d.Bytes(d.Length32(entry.MaxPayload))
-	return base, d.Finish("base record")
+	n := installation{stranger: d.Bool(), lineage: meta.Lineage(d.U64()), instance: d.U64()}
+	n.base = Base{LSN: lsn, Mark: meta.LSN(d.U64())}
+	n.base.State = d.Bytes(d.Length32(entry.MaxPayload))
+	return n, d.Finish("base record")
 }
 
-// applyBase replaces log and state, whole. The promise stays, and so does the
-// stranger flag: a base says nothing about what this copy may have lost since.
+// applyBase replaces log and state, whole. The promise stays.
 func (d *Durable) applyBase(lsn meta.LSN, b []byte) error {
-	base, err := decodeBase(lsn, b)
+	n, err := decodeInstallation(lsn, b)
 	if err != nil {
 		return err
 	}
-	s, err := base.state(d.state.expiry)
+	s, err := n.base.state(d.state.expiry)
 	if err != nil {
 		return err
 	}
-	d.broken = false
-	d.lineage, d.start = base.Lineage, lsn+1
 	if d.twins.BaseOverwrites {
 		d.promise = s.epoch
 	}
 	d.promise = max(d.promise, s.epoch)
-	d.state, d.tail, d.over = *s, s.point, overlay{}
+	d.lineage, d.instance, d.stranger, d.broken = n.lineage, n.instance, n.stranger, false
+	d.start, d.state, d.tail, d.over = lsn+1, *s, s.point, overlay{}
 	return nil
 }
 
