@@ -33,9 +33,11 @@ func TestRowsOf(t *testing.T) {
 		{"FuzzE9_Frame", "", []string{"E9"}},
 		{"TestWhatever", "What it does.\n\nRows: W1, W2\n", []string{"W1", "W2"}},
 		{"TestW1_Again", "Rows: W1, E10.\n", []string{"W1", "E10"}},
+		{"TestMany", "Rows: N2. Many creates race.", []string{"N2"}},
+		{"TestSlip", "Rows: those of the log", []string{""}}, // an unknown row, so an error
 		{"TestW1", "", nil},
 		{"TestWriter_Close", "", nil},
-		{"TestOther", "It touches Rows: W1", nil},
+		{"TestOther", "Sequences once. Rows: C2,\nE17, and more.", []string{"C2", "E17"}},
 	} {
 		if got := rowsOf(c.name, c.comment); !slices.Equal(got, c.want) {
 			t.Errorf("%s %q: rows %v, want %v", c.name, c.comment, got, c.want)

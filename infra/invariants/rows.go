@@ -46,7 +46,7 @@ func parseRows(text string) ([]row, error) {
 var (
 	rowID    = regexp.MustCompile(`^[NDEWTUC][1-9][0-9]?$`)
 	testName = regexp.MustCompile(`^(?:Test|Fuzz)((?:[NDEWTUC][1-9][0-9]?_)+)`)
-	rowsLine = regexp.MustCompile(`(?m)^Rows: (.*)$`)
+	rowsLine = regexp.MustCompile(`\bRows:\s*([A-Z][0-9]+(?:,\s*[A-Z][0-9]+)*)?`) // a sentence may go before and follow
 )
 
 // findTests reads every test file under root.
@@ -93,8 +93,8 @@ func rowsOf(name, comment string) []string {
 		rows = strings.Split(strings.TrimSuffix(m[1], "_"), "_")
 	}
 	for _, m := range rowsLine.FindAllStringSubmatch(comment, -1) {
-		for _, id := range strings.FieldsFunc(m[1], func(r rune) bool { return r == ',' || r == ' ' || r == '.' }) {
-			if !slices.Contains(rows, id) {
+		for _, id := range strings.Split(m[1], ",") {
+			if id = strings.TrimSpace(id); !slices.Contains(rows, id) {
 				rows = append(rows, id)
 			}
 		}
