@@ -6,7 +6,7 @@
 //	usage: go run ./infra/invariants [-list] [-open]
 //
 // A test names its rows in its own name (TestW1_TornTail, TestD2_D3_Start) or
-// in a line "Rows: W1, W2" of the comment above it. A row that rows.txt does
+// by "Rows: W1, W2" in the comment above it. A row that rows.txt does
 // not have is an error, so that a slip of the pen is not a row that seems open.
 //
 // It exits 1 when a test of a row failed, did not run or names an unknown row.

@@ -18,6 +18,7 @@ func main() {
 	seed := flag.Uint64("seed", rand.Uint64(), "of everything that is random")
 	only := flag.String("only", "123456", "which points to show, for example 156; 2, 3 and 4 need 1")
 	dir := flag.String("dir", ".stack/demo", "where everything is kept while it runs")
+	binary := flag.String("binary", "", "the varve to show (default: built from this tree)")
 	keep := flag.Bool("keep", false, "keep that directory")
 	flag.Parse()
 	if *scale <= 0 || *scale > 1 || strings.Trim(*only, "123456") != "" || flag.NArg() > 0 {
@@ -25,7 +26,7 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	ok, err := show(ctx, *scale, *seed, *only, *dir, *keep)
+	ok, err := show(ctx, *scale, *seed, *only, *dir, *binary, *keep)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
@@ -36,7 +37,7 @@ func main() {
 }
 
 // show runs the points and prints the table, also when a point breaks off.
-func show(ctx context.Context, scale float64, seed uint64, only, dir string, keep bool) (ok bool, err error) {
+func show(ctx context.Context, scale float64, seed uint64, only, dir, binary string, keep bool) (ok bool, err error) {
 	begin := time.Now()
 	fmt.Printf("seed %d, scale %g\n", seed, scale)
 	if err := os.RemoveAll(dir); err != nil {
@@ -47,7 +48,7 @@ func show(ctx context.Context, scale float64, seed uint64, only, dir string, kee
 	}
 	running, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stage, err := NewStage(running, dir, scale, seed, os.Stdout)
+	stage, err := NewStage(running, dir, binary, scale, seed, os.Stdout)
 	if err != nil {
 		return false, err
 	}

@@ -61,14 +61,16 @@ type boundary struct {
 	at   time.Time
 }
 
-// NewStage builds the binary and brings up MinIO and the server. The meter runs
-// until ctx ends.
-func NewStage(ctx context.Context, dir string, scale float64, seed uint64, out io.Writer) (*Stage, error) {
-	s := &Stage{out: out, scale: scale, dir: dir, random: rand.New(rand.NewPCG(seed, 0)), budget: max(int64(256*scale), 64) << 20}
+// NewStage brings up MinIO and the server, of a binary that it builds when none
+// is given. The meter runs until ctx ends.
+func NewStage(ctx context.Context, dir, binary string, scale float64, seed uint64, out io.Writer) (*Stage, error) {
+	s := &Stage{out: out, scale: scale, dir: dir, binary: binary, random: rand.New(rand.NewPCG(seed, 0)), budget: max(int64(256*scale), 64) << 20}
 	var err error
-	s.say("building varve")
-	if s.binary, err = server.Build(ctx, dir); err != nil {
-		return nil, err
+	if s.binary == "" {
+		s.say("building varve")
+		if s.binary, err = server.Build(ctx, dir); err != nil {
+			return nil, err
+		}
 	}
 	if s.address, err = freeAddress(); err != nil {
 		return nil, err

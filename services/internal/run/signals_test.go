@@ -44,7 +44,6 @@ func send(t *testing.T) {
 	}
 }
 
-// Rows: W13
 func TestExitCodes(t *testing.T) {
 	for _, c := range []struct {
 		err  error
