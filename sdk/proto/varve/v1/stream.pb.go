@@ -839,7 +839,10 @@ type ReadResponse struct {
 	// The shard.
 	Shard uint32 `protobuf:"varint,8,opt,name=shard,proto3" json:"shard,omitempty"`
 	// Number of shards of the stream.
-	Shards        uint32 `protobuf:"varint,9,opt,name=shards,proto3" json:"shards,omitempty"`
+	Shards uint32 `protobuf:"varint,9,opt,name=shards,proto3" json:"shards,omitempty"`
+	// Where this page begins. The first batch may begin below it: the reader drops
+	// those records.
+	Offset        uint64 `protobuf:"varint,10,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -933,6 +936,13 @@ func (x *ReadResponse) GetShard() uint32 {
 func (x *ReadResponse) GetShards() uint32 {
 	if x != nil {
 		return x.Shards
+	}
+	return 0
+}
+
+func (x *ReadResponse) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
 	}
 	return 0
 }
@@ -1586,7 +1596,7 @@ const file_varve_v1_stream_proto_rawDesc = "" +
 	"\b_lineageB\x0e\n" +
 	"\f_max_recordsB\f\n" +
 	"\n" +
-	"_max_bytes\"\xad\x02\n" +
+	"_max_bytes\"\xc5\x02\n" +
 	"\fReadResponse\x12/\n" +
 	"\abatches\x18\x01 \x03(\v2\x15.varve.v1.StoredBatchR\abatches\x12*\n" +
 	"\arecords\x18\x02 \x03(\v2\x10.varve.v1.RecordR\arecords\x12\x1f\n" +
@@ -1597,7 +1607,9 @@ const file_varve_v1_stream_proto_rawDesc = "" +
 	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\x12\x18\n" +
 	"\alineage\x18\a \x01(\x04R\alineage\x12\x14\n" +
 	"\x05shard\x18\b \x01(\rR\x05shard\x12\x16\n" +
-	"\x06shards\x18\t \x01(\rR\x06shards\"x\n" +
+	"\x06shards\x18\t \x01(\rR\x06shards\x12\x16\n" +
+	"\x06offset\x18\n" +
+	" \x01(\x04R\x06offset\"x\n" +
 	"\x12ReadSessionRequest\x12)\n" +
 	"\x04read\x18\x01 \x01(\v2\x15.varve.v1.ReadRequestR\x04read\x127\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\theartbeat\"_\n" +
