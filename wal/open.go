@@ -134,7 +134,34 @@ func (l *Log) adopt(r *recovery) error {
 		current = f
 		r.scan.file = f
 	}
-	return l.resume(&r.scan)
+	if err := l.resume(&r.scan); err != nil {
+		return err
+	}
+	return l.stock()
+}
+
+// stock makes the files that are kept back for commands and copies, so that they
+// have room from the start. A full disk leaves them for later.
+func (l *Log) stock() error {
+	for len(l.space.free) < 2 && l.space.full == nil {
+		if all, _ := l.space.bytes(l.index); all+l.folder.size > l.opts.Budget {
+			break
+		}
+		l.space.made++
+		l.makeFile(l.space.made)
+	}
+	if err := l.space.full; err != nil && !errors.Is(err, meta.ErrExhausted) {
+		return err
+	}
+	if len(l.space.free) == 0 {
+		return nil
+	}
+	f := l.space.free[0]
+	if err := l.folder.prepare(f, l.space.current.end(), l.identity.super.current.Origin); err != nil {
+		return err
+	}
+	l.space.free, l.space.next = l.space.free[1:], f
+	return nil
 }
 
 // erase makes a file's header verify no longer.

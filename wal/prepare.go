@@ -35,7 +35,7 @@ func (l *Log) chore() func() {
 		return func() { l.prepareNext(f, first) }
 	case all+s.size <= l.opts.Budget && (s.wanted > 0 || s.full == nil && l.low()):
 		s.wanted = 0
-		s.making++
+		s.making = 1
 		s.made++
 		number := s.made
 		return func() { l.makeFile(number) }
@@ -75,7 +75,7 @@ func (l *Log) makeFile(number uint64) {
 	f, err := l.folder.create(number)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.space.making--
+	l.space.making = 0
 	l.space.attempts++
 	l.space.full = err
 	if err == nil {
