@@ -156,7 +156,7 @@ func (r *reader) page(p *varvev1.ReadResponse) (done bool, err error) {
 		return false, nil
 	}
 	if !r.resolved {
-		r.incarnation, r.lineage, r.next, r.resolved = p.GetIncarnation(), p.GetLineage(), firstOf(p), true
+		r.incarnation, r.lineage, r.next, r.resolved = p.GetIncarnation(), p.GetLineage(), r.firstOf(p), true
 		if r.opened != nil {
 			if err := r.opened(p); err != nil {
 				return true, err
@@ -177,12 +177,17 @@ func (r *reader) page(p *varvev1.ReadResponse) (done bool, err error) {
 	return false, nil
 }
 
-// firstOf is where a first page begins. Its first batch may begin below that.
-func firstOf(p *varvev1.ReadResponse) uint64 {
+// firstOf is where a first page begins: within or at its first batch, and not below
+// the offset that was asked for.
+func (r *reader) firstOf(p *varvev1.ReadResponse) uint64 {
 	if len(p.GetBatches()) == 0 {
 		return p.GetNextOffset()
 	}
-	return p.GetOffset()
+	at := max(p.GetOffset(), p.GetBatches()[0].GetBaseOffset(), p.GetStartOffset())
+	if r.o.offset && !r.o.clamp {
+		at = max(at, r.request().GetRead().GetOffset())
+	}
+	return at
 }
 
 // batch checks one batch, and hands on the records that were asked for.

@@ -66,8 +66,8 @@ type StreamServiceClient interface {
 	// Read returns one page. The page is empty only at the tail, at "until", or
 	// when a limit is 0; the first batch comes whatever its size.
 	Read(context.Context, *v1.ReadRequest) (*v1.ReadResponse, error)
-	// ReadSession sends pages as they come. The first answer leaves at once and holds
-	// no records: its next_offset says where reading begins.
+	// ReadSession sends pages as they come. The first answer leaves at once, also
+	// when it holds nothing, and says where reading begins.
 	ReadSession(context.Context, *v1.ReadSessionRequest) (*connect.ServerStreamForClient[v1.ReadSessionResponse], error)
 	// CheckTail says where a shard begins and ends. Linearizable.
 	CheckTail(context.Context, *v1.CheckTailRequest) (*v1.CheckTailResponse, error)
@@ -214,8 +214,8 @@ type StreamServiceHandler interface {
 	// Read returns one page. The page is empty only at the tail, at "until", or
 	// when a limit is 0; the first batch comes whatever its size.
 	Read(context.Context, *v1.ReadRequest) (*v1.ReadResponse, error)
-	// ReadSession sends pages as they come. The first answer leaves at once and holds
-	// no records: its next_offset says where reading begins.
+	// ReadSession sends pages as they come. The first answer leaves at once, also
+	// when it holds nothing, and says where reading begins.
 	ReadSession(context.Context, *v1.ReadSessionRequest, *connect.ServerStream[v1.ReadSessionResponse]) error
 	// CheckTail says where a shard begins and ends. Linearizable.
 	CheckTail(context.Context, *v1.CheckTailRequest) (*v1.CheckTailResponse, error)
