@@ -65,11 +65,12 @@ func decodeFile(b []byte) (File, error) {
 	if binary.LittleEndian.Uint32(b) != magicFile {
 		return File{}, meta.Errorf(meta.ErrCorrupt, "no log file header: it begins with %x", b[:4])
 	}
-	if v := binary.LittleEndian.Uint16(b[4:]); v != version {
-		return File{}, meta.Errorf(meta.ErrFormatLevel, "log file has version %d: this build reads %d", v, version)
-	}
+	// The checksum comes first, in every version: a torn header is no new version.
 	if want, got := Sum(b[:48]), binary.LittleEndian.Uint32(b[48:]); want != got {
 		return File{}, meta.Errorf(meta.ErrCorrupt, "log file header has checksum %08x: its bytes sum to %08x", got, want)
+	}
+	if v := binary.LittleEndian.Uint16(b[4:]); v != version {
+		return File{}, meta.Errorf(meta.ErrFormatLevel, "log file has version %d: this build reads %d", v, version)
 	}
 	f := File{
 		Size:    int64(binary.LittleEndian.Uint64(b[8:])),
