@@ -158,10 +158,11 @@ func (d *dataState) visitKey(k, v []byte) error {
 	if kv.ModRevision != rev || kv.CreateRevision < 1 || kv.CreateRevision > rev || kv.Version < 1 {
 		return fmt.Errorf("revision %d of key %q contradicts itself", rev, kv.Key)
 	}
-	if strings.HasPrefix(string(kv.Key), d.prefix) {
-		if _, err := unseal(string(kv.Key), kv.Value); err != nil {
-			return err
-		}
+	if !strings.HasPrefix(string(kv.Key), d.prefix) {
+		return fmt.Errorf("revision %d is of key %q, which does not begin with %q", rev, kv.Key, d.prefix)
+	}
+	if _, err := unseal(string(kv.Key), kv.Value); err != nil {
+		return err
 	}
 	d.live[h] = struct{}{}
 	return nil
