@@ -53,7 +53,7 @@ func (d *Durable) behind(b *batchHeader, c *client, at meta.LSN, next int32) ver
 	seen, oldest := 0, int32(-1)
 	for at != 0 {
 		it := d.over.at(at)
-		if it.batch.epoch != b.epoch {
+		if it == nil || it.batch.epoch != b.epoch { // nil: committed since
 			break
 		}
 		s := stored{it.batch.seq, it.batch.count, it.batch.crc, it.offset, it.time}

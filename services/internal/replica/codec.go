@@ -32,7 +32,7 @@ func (s *State) append(b []byte) []byte {
 	} {
 		b = le.AppendUint64(b, n)
 	}
-	b = append(b, flag(s.strict))
+	b = append(b, bit(s.strict))
 	b = entry.AppendString16(b, s.token)
 	b = le.AppendUint32(b, uint32(len(s.vector)))
 	for _, p := range s.vector {
@@ -231,7 +231,7 @@ func (it *item) append(b []byte) []byte {
 		b = le.AppendUint16(b, uint16(it.batch.epoch))
 		b = le.AppendUint32(b, uint32(it.batch.seq))
 	case entry.Fence:
-		b = entry.AppendString16(append(b, flag(it.cmd.strict)), it.cmd.token)
+		b = entry.AppendString16(append(b, bit(it.cmd.strict)), it.cmd.token)
 	case entry.Trim:
 		b = le.AppendUint64(b, uint64(it.cmd.start))
 	case entry.Mark:

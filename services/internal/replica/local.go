@@ -28,7 +28,7 @@ func (d *Durable) local() local {
 
 func (l *local) encode() []byte {
 	le := binary.LittleEndian
-	b := append(make([]byte, 0, 48), localVersion, flag(l.stranger), flag(l.broken))
+	b := append(make([]byte, 0, 48), localVersion, bit(l.stranger), bit(l.broken))
 	b = le.AppendUint64(b, uint64(l.lineage))
 	b = le.AppendUint64(b, l.instance)
 	b = le.AppendUint64(b, uint64(l.promise))
@@ -36,7 +36,7 @@ func (l *local) encode() []byte {
 	return le.AppendUint64(b, l.expiry)
 }
 
-func flag(yes bool) byte {
+func bit(yes bool) byte {
 	if yes {
 		return 1
 	}
@@ -86,7 +86,7 @@ type installation struct {
 
 func (n *installation) encode() []byte {
 	le := binary.LittleEndian
-	out := append(make([]byte, 0, 64+len(n.base.State)), baseVersion, flag(n.stranger))
+	out := append(make([]byte, 0, 64+len(n.base.State)), baseVersion, bit(n.stranger))
 	out = le.AppendUint64(out, uint64(n.lineage))
 	out = le.AppendUint64(out, n.instance)
 	out = le.AppendUint64(out, uint64(n.base.Mark))

@@ -109,7 +109,7 @@ func (r *Replica) finish() Ready {
 		r.out.seen, r.out.committed = now, now
 		r.out.Committed = &r.out.committed
 	}
-	view := [3]uint64{uint64(r.role), uint64(r.epoch), uint64(flag(r.serving()))}
+	view := [3]uint64{uint64(r.role), uint64(r.epoch), uint64(bit(r.serving()))}
 	if view != r.out.view {
 		r.out.view, r.out.Changed = view, true
 	}

@@ -16,22 +16,27 @@ import (
 
 var shardID = meta.ShardID{Stream: meta.StreamName{Namespace: "t", Name: "s"}, Incarnation: 7}
 
+var codec batch.Codec
+
 const lineage = meta.Lineage(1<<32 | 1)
 
 // node is a scripted machine: a replica, its disk, and what it wants to send.
 type node struct {
-	w       *world
-	id      int
-	cfg     Config
-	r       *Replica
-	writes  []Write // on the disk, in order
-	synced  int     // how many of them a crash keeps
-	base    meta.LSN
-	log     []entry.Entry // what Read would give, from base+1
-	out     []Message     // wait for their write
-	answers map[uint64]Answer
-	alarms  []error
-	down    bool
+	w          *world
+	id         int
+	cfg        Config
+	r          *Replica
+	writes     []Write // on the disk, in order
+	synced     int     // how many of them a crash keeps
+	base       meta.LSN
+	log        []entry.Entry // what Read would give, from base+1
+	out        []Message     // wait for their write
+	answers    map[uint64]Answer
+	alarms     []error
+	down       bool
+	checkpoint []byte
+	placed     int      // writes before are in the checkpoint
+	checked    meta.LSN // compared with the truth up to here
 }
 
 // world is some nodes and a network that delivers what the script lets through.
@@ -139,21 +144,37 @@ func (n *node) sync(k int) {
 
 // replay folds what the disk holds, as a start does.
 func (n *node) replay() *Durable {
-	d := NewDurable()
-	for _, wr := range n.writes {
+	d, from := NewDurable(), 0
+	if n.checkpoint != nil {
+		var err error
+		d, err = DecodeDurable(n.checkpoint)
+		must(err == nil, "node %d: checkpoint: %v", n.id, err)
+		from = n.placed
+	}
+	for _, wr := range n.writes[from:] {
 		for i := range wr.Records {
-			if err := d.Apply(&wr.Records[i]); err != nil {
-				n.w.t.Fatalf("node %d: replay: %v", n.id, err)
-			}
+			err := d.Apply(&wr.Records[i])
+			must(err == nil, "node %d: replay: %v", n.id, err)
 		}
 	}
 	return d
 }
 
+// save makes a checkpoint: what it covers is synced first.
+func (n *node) save() {
+	blob, placed := n.r.d.Encode(), len(n.writes)
+	n.sync(-1)
+	n.checkpoint, n.placed = blob, placed
+}
+
 // crash loses everything but the synced prefix, and up to keep writes more.
 func (n *node) crash(keep int) {
 	n.writes = n.writes[:min(n.synced+keep, len(n.writes))]
-	n.base, n.log, n.out = 0, nil, nil
+	if last := len(n.writes) - 1; last >= n.synced && keep > 1 {
+		torn := &n.writes[last]
+		torn.Records = torn.Records[:len(torn.Records)/2+len(torn.Records)%2]
+	}
+	n.base, n.log, n.out, n.checked = 0, nil, nil, 0
 	for _, wr := range n.writes {
 		for i := range wr.Records {
 			n.note(&wr.Records[i])
@@ -254,7 +275,8 @@ func (w *world) tick() {
 
 // committed holds what a node says is committed against what any said before.
 func (w *world) committed(n *node) {
-	for l := max(n.base+1, 1); l <= n.r.d.state.lsn; l++ {
+	for l := max(n.base, n.checked) + 1; l <= n.r.d.state.lsn; l++ {
+		n.checked = l
 		e := &n.log[l-n.base-1]
 		is := fmt.Sprintf("%v epoch %d offset %d time %d sum %08x", e.Kind, e.Epoch, e.Offset, e.Time, crc32.ChecksumIEEE(e.Payload))
 		if was, ok := w.truth[l]; ok && was != is {
@@ -322,12 +344,11 @@ func plain(values ...string) []byte { return idem(-1, -1, -1, values...) }
 
 // idem is a batch of a producer.
 func idem(id int64, epoch int16, seq int32, values ...string) []byte {
-	var c batch.Codec
 	var records []batch.Record
 	for _, v := range values {
 		records = append(records, batch.Record{Value: []byte(v), Time: 1})
 	}
-	b, err := c.Encode(records, batch.None, batch.Producer{ID: id, Epoch: epoch, Sequence: seq})
+	b, err := codec.Encode(records, batch.None, batch.Producer{ID: id, Epoch: epoch, Sequence: seq})
 	if err != nil {
 		panic(err)
 	}
