@@ -11,6 +11,7 @@ import (
 	"github.com/varve-io/varve/meta"
 	"github.com/varve-io/varve/meta/entry"
 	"github.com/varve-io/varve/wal/frame"
+	"github.com/varve-io/varve/wal/vfs"
 )
 
 // recovery takes a log from what a directory holds to where the writer goes on.
@@ -74,7 +75,7 @@ func (r *recovery) list() error {
 			continue
 		}
 		r.made = max(r.made, number)
-		f, err := openLogFile(r.folder, name, number)
+		f, err := openLogFile(r.folder.fs.Open, r.folder.dir, name, number)
 		if err != nil {
 			return err
 		}
@@ -82,6 +83,7 @@ func (r *recovery) list() error {
 		case f.header.Salt == 0:
 			r.blank = append(r.blank, f)
 		case f.header.Storage != r.id.super.current.Origin:
+			_ = f.f.Close() // only read
 			return meta.Errorf(meta.ErrForeign, "log file %s belongs to another data directory (storage id %s): move it away", path.Join(r.folder.dir, name), f.header.Storage)
 		default:
 			r.files = append(r.files, f)
@@ -98,9 +100,9 @@ func (r *recovery) list() error {
 
 // openLogFile opens a log file. One without a header that verifies, as a crash
 // leaves while it is made or recycled, has a zero header.
-func openLogFile(d *folder, name string, number uint64) (*logFile, error) {
-	full := path.Join(d.dir, name)
-	f, err := d.fs.Open(full)
+func openLogFile(open func(string) (vfs.File, error), dir, name string, number uint64) (*logFile, error) {
+	full := path.Join(dir, name)
+	f, err := open(full)
 	if err != nil {
 		return nil, fmt.Errorf("opening log file %s: %w", full, err)
 	}
