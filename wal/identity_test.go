@@ -601,3 +601,35 @@ func TestPairKeepsTheIdentity(t *testing.T) {
 		t.Errorf("superblock %+v", s)
 	}
 }
+
+// A second crash in the start that comes after a crash, at every step of both.
+//
+// Rows: D2, D3
+func TestD2_ACrashInTheStartAfterACrash(t *testing.T) {
+	tries := 0
+	watched := func(h *host, see func(o vfs.Op)) error {
+		f := vfs.NewFault(h.mem)
+		h.fs = f
+		f.Hook(nil, func(o vfs.Op, _ error) {
+			if o.Kind.Changes() {
+				see(o)
+			}
+		})
+		return h.start(Periodic)
+	}
+	h := newHost(vfs.NewMem(1), nil, "boot-1")
+	h.live(t, []life{{Periodic, "cut"}}, func(*host, vfs.Op) {})
+	needNil(t, watched(h, func(o1 vfs.Op) {
+		second := h.after(h.mem.CrashClone(vfs.CrashOptions{Data: vfs.KeepAll, Names: vfs.KeepAll}), "boot-3")
+		needNil(t, watched(second, func(o2 vfs.Op) {
+			tries++
+			third := second.after(second.mem.CrashClone(vfs.CrashOptions{Data: vfs.KeepAll, Names: vfs.KeepAll}), "boot-4")
+			if err := third.start(Commit); err != nil {
+				t.Errorf("cut at %s %s, then at %s %s: %v", o1.Kind, o1.Path, o2.Kind, o2.Path, err)
+			}
+		}))
+	}))
+	if tries < 400 {
+		t.Errorf("only %d pairs of steps were seen", tries)
+	}
+}
