@@ -1,0 +1,156 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/varve-io/varve/meta"
+	"github.com/varve-io/varve/meta/catalog"
+	"github.com/varve-io/varve/services/internal/replica"
+	"github.com/varve-io/varve/tiering"
+)
+
+// Description is what this broker, the catalog and the bucket know of a shard.
+type Description struct {
+	Row     catalog.ShardRow
+	Self    meta.Member
+	Held    bool // this broker holds a copy; Copy and Alarm say what it is
+	Copy    replica.Status
+	Alarm   error
+	Archive *tiering.Manifest // nil: nothing is archived
+}
+
+// Describe looks at a shard and changes nothing.
+func (b *Broker) Describe(ctx context.Context, id meta.ShardID) (Description, error) {
+	row, err := b.opts.Catalog.Shard(ctx, id)
+	if err != nil {
+		return Description{}, err
+	}
+	d := Description{Row: row, Self: b.self}
+	b.mu.RLock()
+	s := b.shards[id]
+	b.mu.RUnlock()
+	if s != nil {
+		s.mu.Lock()
+		d.Held, d.Copy, d.Alarm = true, s.core.Status(), s.alarm
+		s.mu.Unlock()
+	}
+	d.Archive, err = b.newest(ctx, row)
+	return d, err
+}
+
+func (b *Broker) newest(ctx context.Context, row catalog.ShardRow) (*tiering.Manifest, error) {
+	base := tiering.ManifestID{}
+	if !row.Base.IsZero() {
+		base = tiering.ManifestID{Lineage: row.Base.Lineage, Mark: row.Base.Mark}
+	}
+	return b.opts.Store.Newest(ctx, row.ID, row.Lineage, base)
+}
+
+// Source says where an abandoned shard goes on from.
+type Source string
+
+// The sources, best first: whichever reaches furthest.
+const (
+	FromCopy    Source = "copy"
+	FromBucket  Source = "bucket"
+	FromNothing Source = "nothing"
+)
+
+// Abandoned says what an abandon keeps and gives up.
+type Abandoned struct {
+	Old, New  meta.Lineage
+	Source    Source
+	KeptLSN   meta.LSN    // the last one kept
+	Next      meta.Offset // what lay at this offset and above is given up
+	Committed meta.LSN    // the row had been committed at least to here
+	GivenUp   []meta.Member
+}
+
+// Abandon is the operator's word that a shard goes on without its members: in the
+// next lineage, from the furthest of this broker's copy and the bucket. lost must
+// name the storage id of every member. It is refused while the members could still
+// elect a leader. With dryRun it only says what would happen.
+func (b *Broker) Abandon(ctx context.Context, id meta.ShardID, lost []meta.StorageID, dryRun bool) (Abandoned, error) {
+	d, err := b.Describe(ctx, id)
+	if err != nil {
+		return Abandoned{}, err
+	}
+	if err := b.mayAbandon(d, lost); err != nil {
+		return Abandoned{}, err
+	}
+	a := Abandoned{Old: d.Row.Lineage, Committed: d.Row.Committed, GivenUp: d.Row.Members, Source: FromNothing}
+	var base catalog.Base
+	switch kept := archivedThrough(d.Archive); {
+	case d.Held && d.Copy.Last > 0 && d.Copy.Last >= kept:
+		a.Source, a.KeptLSN, a.Next = FromCopy, d.Copy.Last, d.Copy.Next
+	case d.Archive != nil:
+		a.Source, a.KeptLSN, a.Next = FromBucket, kept, d.Archive.NextOffset
+		base = catalog.Base{Through: kept, Lineage: d.Archive.Lineage, Mark: d.Archive.Mark}
+	}
+	next := catalog.Abandonment{Survivor: b.self, Boot: b.boot, Base: base}
+	row, err := catalog.Abandoned(d.Row, next)
+	if err != nil {
+		return Abandoned{}, err
+	}
+	a.New = row.Lineage
+	if dryRun {
+		return a, nil
+	}
+	if row, err = b.opts.Catalog.Abandon(ctx, d.Row, next); err != nil {
+		return Abandoned{}, err
+	}
+	a.New = row.Lineage
+	b.opts.Logger.Warn("shard abandoned on an operator's word", "shard", id.String(), "from", string(a.Source),
+		"kept LSN", a.KeptLSN, "next offset", a.Next, "given up", fmt.Sprint(a.GivenUp), "lineage", a.New)
+	s, err := b.shard(ctx, id)
+	if err != nil {
+		return a, err
+	}
+	return a, s.lead(ctx)
+}
+
+func archivedThrough(m *tiering.Manifest) meta.LSN {
+	if m == nil || m.ArchivedEnd == 0 {
+		return 0
+	}
+	return m.ArchivedEnd - 1
+}
+
+// mayAbandon refuses what would give up a shard that can still be served, and an
+// operator's word that doesn't cover every member.
+func (b *Broker) mayAbandon(d Description, lost []meta.StorageID) error {
+	if d.Row.State != catalog.ShardServed {
+		return meta.Invalidf("shard %s is %s: it waits for nobody, there is nothing to abandon", d.Row.ID, d.Row.State)
+	}
+	if d.Held && d.Copy.Serving {
+		return meta.Invalidf("shard %s is being served by this broker: there is nothing to abandon", d.Row.ID)
+	}
+	if m, ok := d.Row.Member(b.self.Broker); ok && m == b.self && !d.Copy.Stranger {
+		return meta.Invalidf("shard %s: this broker's copy is the member and is whole; an append or a read makes it lead", d.Row.ID)
+	}
+	var missing []string
+	for _, m := range d.Row.Members {
+		if !slices.Contains(lost, m.Storage) {
+			missing = append(missing, m.String())
+		}
+	}
+	if len(missing) > 0 {
+		return meta.Invalidf("shard %s waits for %s: say that each is lost for good by its storage id, or bring it back", d.Row.ID, strings.Join(missing, ", "))
+	}
+	for _, id := range lost {
+		if !slices.ContainsFunc(d.Row.Members, func(m meta.Member) bool { return m.Storage == id }) {
+			return meta.Invalidf("storage %s is no member of shard %s: `varve shard describe` shows who is", id, d.Row.ID)
+		}
+	}
+	return nil
+}
+
+// Waits reports whether an error is a shard that waits for copies.
+func Waits(err error) bool {
+	var q *meta.NoQuorum
+	return errors.As(err, &q)
+}

@@ -1,0 +1,245 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/varve-io/varve/meta"
+	"github.com/varve-io/varve/meta/catalog"
+	"github.com/varve-io/varve/services/internal/replica"
+	"github.com/varve-io/varve/tiering"
+)
+
+// attempt is one acquisition of leadership, shared by all who wait for it.
+type attempt struct {
+	done   chan struct{} // closed at the end; err is set before
+	err    error
+	notify chan struct{} // holds one token: the core's status changed
+}
+
+func newAttempt() *attempt {
+	return &attempt{done: make(chan struct{}), notify: make(chan struct{}, 1)}
+}
+
+func (a *attempt) changed(replica.Status) {
+	select {
+	case a.notify <- struct{}{}:
+	default:
+	}
+}
+
+func (a *attempt) fail(error) { a.changed(replica.Status{}) }
+
+// leadTimeout bounds one acquisition: reading the row, granting, two syncs.
+const leadTimeout = 30 * time.Second
+
+// lead makes this broker's replica the serving leader of its shard, or says why
+// it can't. Most calls return at once. Cancelling ctx ends the wait, not the
+// acquisition.
+func (s *shard) lead(ctx context.Context) error {
+	if s.serving.Load() {
+		return nil
+	}
+	s.mu.Lock()
+	if s.gone != nil {
+		defer s.mu.Unlock()
+		return s.gone
+	}
+	if s.core.Status().Serving {
+		s.mu.Unlock()
+		return nil
+	}
+	a := s.attempt
+	if a == nil {
+		a = newAttempt()
+		s.attempt = a
+		s.b.opts.Group.Go("leadership", func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, leadTimeout)
+			defer cancel()
+			err := s.acquire(ctx, a)
+			s.mu.Lock()
+			a.err, s.attempt = err, nil
+			s.mu.Unlock()
+			close(a.done)
+			return nil // told to those who wait; not the end of the broker
+		})
+	}
+	s.mu.Unlock()
+	select {
+	case <-a.done:
+		return a.err
+	case <-ctx.Done():
+		return meta.Errorf(meta.ErrUnavailable, "shard %s: no leader in time: %w", s.id, context.Cause(ctx))
+	}
+}
+
+// acquire asks for an epoch, hands it to the core and waits until the core serves.
+func (s *shard) acquire(ctx context.Context, a *attempt) error {
+	row, err := s.grant(ctx)
+	if err != nil {
+		return err
+	}
+	stream, err := s.b.opts.Catalog.Stream(ctx, s.id.Stream)
+	if err != nil {
+		return err
+	}
+	if stream.Incarnation != s.id.Incarnation {
+		return meta.Errorf(meta.ErrDeleted, "stream %s: incarnation %d is gone, %d has its name", s.id.Stream, s.id.Incarnation, stream.Incarnation)
+	}
+	assignment, err := s.assignment(ctx, row)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	if s.gone != nil {
+		defer s.mu.Unlock()
+		return s.gone
+	}
+	s.row, s.stream = row, stream
+	s.step(assignment)
+	s.mu.Unlock()
+
+	for {
+		s.mu.Lock()
+		st, gone, alarm := s.core.Status(), s.gone, s.alarm
+		s.mu.Unlock()
+		switch {
+		case gone != nil:
+			return gone
+		case st.Serving:
+			s.b.sweepLater(s.id) // an upload may have been interrupted by the last stop
+			return nil
+		case st.Role == replica.Poisoned:
+			return meta.Errorf(meta.ErrPoisoned, "shard %s: the broker's storage failed", s.id)
+		case st.Role == replica.Stopped:
+			return meta.Errorf(meta.ErrCorrupt, "shard %s is stopped: %v", s.id, errors.Join(alarm, waiting(st)))
+		}
+		select {
+		case <-a.notify:
+		case <-ctx.Done():
+			return &meta.NoQuorum{Shard: s.id, Waiting: st.Waiting}
+		}
+	}
+}
+
+func waiting(st replica.Status) error {
+	if len(st.Waiting) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%v", st.Waiting)
+}
+
+// transition is what a row needs before this broker's boot may lead it.
+type transition uint8
+
+const (
+	keep     transition = iota // the epoch is ours already
+	grant                      // the next epoch, members as they are
+	form                       // the next epoch, with this broker as the only member
+	succeed                    // this directory's id was rotated: the shard goes on in the next lineage
+	noQuorum                   // the row's members are others
+)
+
+// judge decides which transition a row needs. A lone member goes on after a
+// rotation of its storage id only where the superblock says that the row's id was
+// its own predecessor: a wiped directory has none.
+func judge(row catalog.ShardRow, self meta.Member, predecessor meta.StorageID, boot meta.BootNonce) transition {
+	switch row.State {
+	case catalog.ShardCreated, catalog.ShardHibernating:
+		return form
+	}
+	if row.Leader == self && row.Boot == boot {
+		return keep
+	}
+	m, ok := row.Member(self.Broker)
+	switch {
+	case ok && m == self:
+		return grant
+	case ok && len(row.Members) == 1 && !predecessor.IsZero() && m.Storage == predecessor:
+		return succeed
+	default:
+		return noQuorum
+	}
+}
+
+// grant brings the shard's row to where this boot leads it.
+func (s *shard) grant(ctx context.Context) (catalog.ShardRow, error) {
+	cat := s.b.opts.Catalog
+	for {
+		row, err := cat.Shard(ctx, s.id)
+		if err != nil {
+			return row, err
+		}
+		var next catalog.ShardRow
+		switch judge(row, s.b.self, s.b.predecessor, s.b.boot) {
+		case keep:
+			return row, nil
+		case grant:
+			next, err = cat.Grant(ctx, row, s.b.self, s.b.boot, nil)
+		case form:
+			next, err = cat.Grant(ctx, row, s.b.self, s.b.boot, []meta.Member{s.b.self})
+		case succeed:
+			next, err = cat.Abandon(ctx, row, catalog.Abandonment{Survivor: s.b.self, Boot: s.b.boot})
+			if err == nil {
+				s.b.opts.Logger.Warn("shard goes on after its directory's storage id was rotated; what was not on disk is given up",
+					"shard", s.id.String(), "lineage", next.Lineage)
+			}
+		case noQuorum:
+			return row, s.noQuorum(row)
+		}
+		switch {
+		case err == nil:
+			return next, nil
+		case errors.Is(err, meta.ErrConflict):
+			continue // somebody wrote first: look again
+		case errors.Is(err, meta.ErrUnknown):
+			if _, _, err := cat.Settle(ctx, row, next); err != nil && ctx.Err() != nil {
+				return row, err
+			}
+			continue
+		default:
+			return row, err
+		}
+	}
+}
+
+// noQuorum names the copies that the shard waits for.
+func (s *shard) noQuorum(row catalog.ShardRow) error {
+	e := &meta.NoQuorum{Shard: s.id}
+	for _, m := range row.Members {
+		why := "it is not this broker"
+		if m.Broker == s.b.self.Broker {
+			why = fmt.Sprintf("this broker's directory is storage %s now, a stranger: bring back the directory with storage %s, or give up what only it holds with `varve shard abandon`",
+				s.b.self.Storage, m.Storage)
+		}
+		e.Waiting = append(e.Waiting, m.String()+": "+why)
+	}
+	return e
+}
+
+// assignment is the row as the core wants it.
+func (s *shard) assignment(ctx context.Context, row catalog.ShardRow) (*replica.Assignment, error) {
+	a := &replica.Assignment{
+		Revision: uint64(row.Revision), Shard: s.id, Lineage: row.Lineage, Epoch: row.Epoch,
+		Leader: row.Leader, Boot: row.Boot, Members: row.Members, Level: s.b.opts.Catalog.Level(),
+		Instance: uint64(row.Revision), // rows of one shard never share a revision, so no two copies share a number
+	}
+	s.mu.Lock()
+	st := s.core.Status()
+	vector := s.core.Durable().Vector()
+	s.mu.Unlock()
+	switch {
+	case !row.Base.IsZero() && (st.Last < row.Base.Through || st.Lineage < row.Lineage):
+		m, err := s.b.opts.Store.LoadManifest(ctx, s.id, tiering.ManifestID{Lineage: row.Base.Lineage, Mark: row.Base.Mark})
+		if err != nil {
+			return nil, err
+		}
+		a.Base = &replica.Base{Lineage: row.Lineage, LSN: row.Base.Through, Mark: row.Base.Mark, State: m.State}
+	case st.Lineage != 0 && st.Lineage < row.Lineage && st.Last > 0:
+		// The lone survivor of an abandon goes on from all that it has.
+		a.Reform = &replica.Reform{From: st.Lineage, Epoch: vector.EpochAt(st.Last), LSN: st.Last}
+	}
+	return a, nil
+}

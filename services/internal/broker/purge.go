@@ -1,0 +1,162 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/varve-io/varve/meta"
+	"github.com/varve-io/varve/meta/catalog"
+	"github.com/varve-io/varve/meta/entry"
+	"github.com/varve-io/varve/tiering"
+)
+
+// purge removes what the bucket holds too much: deleted incarnations, in the order
+// in which the catalog notes them, and the garbage of shards that this broker
+// leads. What fails is found again in the next round.
+func (b *Broker) purge(ctx context.Context) error {
+	tick := time.NewTicker(b.opts.Purge)
+	defer tick.Stop()
+	poke(b.purgeUp) // a delete may have been interrupted by the last stop
+	for {
+		select {
+		case <-tick.C:
+		case <-b.purgeUp:
+		case <-ctx.Done():
+			return nil
+		}
+		if err := b.purgeDeleted(ctx); err != nil && ctx.Err() == nil {
+			b.opts.Logger.Warn("removing deleted streams from the bucket failed; trying again", "error", err)
+		}
+		b.sweepShards(ctx)
+	}
+}
+
+// purgeSoon starts a round.
+func (b *Broker) purgeSoon() { poke(b.purgeUp) }
+
+// purgeDeleted works off the catalog's notes of deleted incarnations.
+func (b *Broker) purgeDeleted(ctx context.Context) error {
+	for {
+		list, err := b.opts.Catalog.Purges(ctx, 100)
+		if err != nil || len(list) == 0 {
+			return err
+		}
+		var failed error
+		for _, p := range list {
+			if err := b.purgeOne(ctx, p); err != nil {
+				failed = errors.Join(failed, err)
+			}
+		}
+		if failed != nil || ctx.Err() != nil {
+			return failed
+		}
+	}
+}
+
+func (b *Broker) purgeOne(ctx context.Context, p catalog.Purge) error {
+	if err := b.opts.Store.PutTombstone(ctx, meta.Tombstone{Stream: p.Stream, Through: p.Incarnation}); err != nil {
+		return err
+	}
+	req := tiering.IncarnationRequest{Stream: p.Stream, Incarnation: p.Incarnation}
+	for {
+		r, err := b.opts.Store.SweepIncarnation(ctx, req)
+		if err != nil {
+			return err
+		}
+		if r.Failed > 0 || r.Pinned > 0 {
+			return meta.Errorf(meta.ErrUnavailable, "stream %s, incarnation %d: %d objects could not be deleted, %d are pinned", p.Stream, p.Incarnation, r.Failed, r.Pinned)
+		}
+		if r.After == "" {
+			break
+		}
+		req.After = r.After
+	}
+	return b.opts.Catalog.PurgeDone(ctx, p)
+}
+
+// sweepLater books a shard for the next round.
+func (b *Broker) sweepLater(id meta.ShardID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.shards[id] != nil {
+		b.sweeps[id] = struct{}{}
+	}
+}
+
+func (b *Broker) sweepShards(ctx context.Context) {
+	b.mu.Lock()
+	var list []*shard
+	for id := range b.sweeps {
+		if s := b.shards[id]; s != nil {
+			list = append(list, s)
+		}
+		delete(b.sweeps, id)
+	}
+	b.mu.Unlock()
+	slices.SortFunc(list, func(x, y *shard) int { return x.id.Compare(y.id) })
+	for _, s := range list {
+		if err := s.sweep(ctx); err != nil && ctx.Err() == nil {
+			b.opts.Logger.Warn("removing a shard's garbage failed; trying again", "shard", s.id.String(), "error", err)
+			b.sweepLater(s.id)
+		}
+	}
+}
+
+func (s *shard) sweep(ctx context.Context) error {
+	if _, err := s.manifest(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	lineage := s.core.Status().Lineage
+	s.mu.Unlock()
+	req := tiering.SweepRequest{Shard: s.id, Lineage: lineage, Authority: s.authority}
+	waiting := 0
+	for {
+		r, err := s.b.opts.Store.Sweep(ctx, req)
+		if err != nil {
+			return err
+		}
+		waiting += r.Waiting + r.Pinned + r.Failed
+		if r.After == "" {
+			break
+		}
+		req.After = r.After
+	}
+	if waiting > 0 {
+		s.b.sweepLater(s.id)
+	}
+	return nil
+}
+
+// authority is what the shard's log says about its objects, now.
+func (s *shard) authority(context.Context) (tiering.Authority, error) {
+	s.mu.Lock()
+	st, marks, number, gone, m := s.core.Status(), s.core.Marks(), s.number, s.gone, s.tier.manifest
+	s.mu.Unlock()
+	if gone != nil {
+		return tiering.Authority{}, gone
+	}
+	if !st.Serving {
+		return tiering.Authority{}, meta.Errorf(meta.ErrUnavailable, "shard %s: only its leader may sweep", s.id)
+	}
+	named := map[string]bool{}
+	for _, ref := range marks {
+		list, err := s.b.log.Read(number, ref.LSN, 1)
+		if err != nil || len(list) == 0 {
+			return tiering.Authority{}, meta.Errorf(meta.ErrCorrupt, "shard %s: archive mark at LSN %d is not in the log: %v", s.id, ref.LSN, err)
+		}
+		p, err := entry.DecodeMark(list[0].Payload)
+		if err != nil {
+			return tiering.Authority{}, err
+		}
+		if p.Segment != nil {
+			named[p.Segment.Key] = true
+		}
+	}
+	return tiering.Authority{
+		Through: st.Epoch - 1, Manifest: m,
+		Marked: func(key string) bool { return named[key] },
+	}, nil
+}

@@ -1,0 +1,127 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/varve-io/varve/meta"
+	"github.com/varve-io/varve/meta/catalog"
+	"github.com/varve-io/varve/wal"
+)
+
+// applyTombstones reads what concerns this broker, at one revision, and drops the
+// local data of every deleted incarnation before any shard opens. A shard that is
+// merely not in the catalog is kept.
+func (b *Broker) applyTombstones(ctx context.Context, found *replay) (*catalog.View, error) {
+	for _, r := range found.shards {
+		b.holding(r.id.Stream)
+	}
+	view := b.opts.Catalog.View(b.self.Broker, catalog.ViewOptions{Holds: b.holds, Held: b.heldNames})
+	u, err := view.Next(ctx)
+	if err != nil {
+		view.Close()
+		return nil, fmt.Errorf("reading tombstones: %w", err)
+	}
+	for _, t := range u.Deleted {
+		h := b.holding(t.Stream)
+		h.dead = max(h.dead, t.Through)
+		for n, r := range found.shards {
+			if r.id.Stream != t.Stream || !t.Covers(r.id.Incarnation) {
+				continue
+			}
+			if err := b.log.Append(&wal.Write{Shard: n, Records: []wal.Record{{Kind: wal.Forget}}}); err != nil {
+				view.Close()
+				return nil, err
+			}
+			delete(found.shards, n)
+			b.opts.Logger.Info("removed local data of a stream that was deleted meanwhile", "shard", r.id.String())
+		}
+	}
+	return view, nil
+}
+
+// watch applies what the catalog tells: tombstones, and assignments to others.
+func (b *Broker) watch(ctx context.Context, view *catalog.View) error {
+	defer view.Close()
+	for {
+		u, err := view.Next(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			b.opts.Logger.Warn("the catalog can't be followed; trying again", "error", err)
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+				return nil
+			}
+			continue
+		}
+		for _, t := range u.Deleted {
+			b.bury(t)
+		}
+		for _, id := range u.Removed {
+			b.routes.drop(id.Stream)
+			b.reportUnexplained(ctx, id, u.Rewound)
+		}
+	}
+}
+
+// reportUnexplained looks at a shard that left the catalog with no tombstone that
+// covers it: an older catalog was put in place, or rows were lost. Data stays.
+func (b *Broker) reportUnexplained(ctx context.Context, id meta.ShardID, rewound bool) {
+	b.mu.RLock()
+	_, here := b.shards[id]
+	b.mu.RUnlock()
+	if !here {
+		return
+	}
+	if _, err := b.opts.Catalog.Shard(ctx, id); errors.Is(err, meta.ErrNotFound) && !errors.Is(err, meta.ErrDeleted) {
+		b.opts.Logger.Error("the catalog no longer knows a shard that this broker holds, and no tombstone covers it: its data is kept",
+			"shard", id.String(), "catalog rewound", rewound)
+	}
+}
+
+// bury removes every incarnation that a tombstone covers: it answers what waits,
+// drops the local data through the log, and never touches a later incarnation.
+func (b *Broker) bury(t meta.Tombstone) {
+	b.routes.drop(t.Stream)
+	b.mu.Lock()
+	h, ok := b.held[t.Stream]
+	if !ok {
+		b.mu.Unlock()
+		return
+	}
+	h.dead = max(h.dead, t.Through)
+	var dead []*shard
+	for id, s := range h.shards {
+		if t.Covers(id.Incarnation) {
+			dead = append(dead, s)
+			delete(b.shards, id)
+			delete(h.shards, id)
+		}
+	}
+	if len(h.shards) == 0 {
+		delete(b.held, t.Stream)
+	}
+	b.mu.Unlock()
+	for _, s := range dead {
+		s.end(meta.Errorf(meta.ErrDeleted, "stream %s: incarnation %d was deleted", s.id.Stream, s.id.Incarnation))
+		s.forget()
+	}
+}
+
+// forget drops the shard's local data. The shard has ended.
+func (s *shard) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.number == 0 {
+		return
+	}
+	// An error means that the log failed; the next start applies the tombstone again.
+	if err := s.b.log.Append(&wal.Write{Shard: s.number, Records: []wal.Record{{Kind: wal.Forget}}}); err == nil {
+		s.number = 0
+	}
+}

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/varve-io/varve/services/internal/run"
+)
+
+// Version is the program's; the linker may set it.
+var Version = "dev"
+
+// Main runs the command line and returns the exit code.
+func Main(args []string, in io.Reader, out, errs io.Writer) int {
+	ctx, stop := run.Signals(context.Background(), nil)
+	defer stop()
+	root := Root(in, out, errs)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	var signal *run.SignalError
+	if err != nil && !errors.As(err, &signal) {
+		fmt.Fprintln(errs, "varve:", err)
+	}
+	return run.ExitCode(err)
+}
+
+// Root is the whole command tree.
+func Root(in io.Reader, out, errs io.Writer) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "varve",
+		Short:         "Durable streams: a replicated hot tail, a past in object storage",
+		Version:       Version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errs)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &run.UsageError{Err: err} })
+	root.AddCommand(devCommand(), serverCommand())
+	return root
+}
+
+// load fills the flags that the command line left alone from the environment and
+// the file at path.
+func load(cmd *cobra.Command, path string) error {
+	return run.Load(cmd.Flags(), os.LookupEnv, path)
+}

@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/varve-io/varve/services/internal/run"
+)
+
+func serverCommand() *cobra.Command {
+	var cfg run.Config
+	var file string
+	cmd := &cobra.Command{
+		Use:   "server",
+		Short: "Run a server",
+		Long:  "Run a server. Every flag is also a key of the file named by --config and an environment variable: --wal-budget is wal-budget and VARVE_WAL_BUDGET.",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := load(cmd, file); err != nil {
+				return err
+			}
+			return start(cmd, &cfg, func(address string) {})
+		},
+	}
+	cfg.Bind(cmd.Flags())
+	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings")
+	return cmd
+}
+
+func devCommand() *cobra.Command {
+	var cfg run.Config
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run everything in one process, on this machine only",
+		Long: `Run everything in one process: the catalog, one broker, objects in a local
+directory. Nothing to install or configure; state is kept in ./varve-data.
+Namespaces and streams come into being at their first append.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := load(cmd, ""); err != nil {
+				return err
+			}
+			if cfg.Ephemeral {
+				dir, err := os.MkdirTemp("", "varve-dev-")
+				if err != nil {
+					return err
+				}
+				defer os.RemoveAll(dir)
+				cfg.Data = filepath.Join(dir, "data")
+			}
+			return start(cmd, &cfg, func(address string) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "varve is ready at %s; try:\n  echo hello | varve append demo/first\n  varve read demo/first --from start\n", address)
+			})
+		},
+	}
+	cfg.Bind(cmd.Flags())
+	cmd.Flags().BoolVar(&cfg.Ephemeral, "ephemeral", false, "keep nothing after the end")
+	_ = cmd.Flags().Set("auto-create", "true")
+	cmd.Flags().Lookup("auto-create").Changed = false
+	cmd.Flags().Lookup("auto-create").DefValue = "true"
+	return cmd
+}
+
+func start(cmd *cobra.Command, cfg *run.Config, ready func(string)) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	logger, err := run.Logger(cmd.ErrOrStderr(), cfg.LogLevel, cfg.LogFormat)
+	if err != nil {
+		return err
+	}
+	return serve(cmd.Context(), cfg, logger, ready)
+}
