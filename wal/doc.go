@@ -30,9 +30,9 @@
 // was written. 20 ms after the last sync a bare header vouches for the last group;
 // a clean stop records the end. At a start, the first place that doesn't verify is
 //
-//	       before a position that something vouches for?
-//	 yes: rot. Refuse, and say where.   no: a torn tail. Cut it: zero the rest of
-//	                                    the file and sync, then never look at it again.
+//	      before a position that something vouches for?
+//	yes: rot. Refuse, and say where.   no: a torn tail. Cut it: zero the rest of
+//	                                   the file and sync, then never look at it again.
 //
 // What lies between the proven position and the end is rewritten and synced first,
 // since after a failed sync the page cache shows what the disk doesn't have.

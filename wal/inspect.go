@@ -275,4 +275,3 @@ func describe(h frame.Header, body []byte, at Position) string {
 		return h.Kind.String()
 	}
 }
-
