@@ -16,10 +16,13 @@ const (
 	MaxElement = 255
 )
 
+// reserved ends the names that MinIO gives folders on its disk.
+const reserved = "__XLDIR__"
+
 // CheckKey says whether key names an object: 1 to MaxKey bytes, elements of 1 to
 // MaxElement bytes between single slashes, each of letters, digits and the marks
 // - _ . ~ + = @ ! , and none "." or "..". The first element doesn't start with a
-// dot: such names at the top are the store's own. So nothing in a key needs an
+// dot: such names at the top are the store's own; none ends in __XLDIR__. So nothing in a key needs an
 // escape in a URL or a file name.
 func CheckKey(key string) error { return checkPath("key", key, MaxKey, false) }
 
@@ -58,6 +61,8 @@ func checkPath(what, path string, limit int, beginning bool) error {
 			return invalid("%s %q has an empty element; it must not start, end or double a slash", what, path)
 		case e == "." || e == "..":
 			return invalid("%s %q has the element %q", what, path, e)
+		case strings.HasSuffix(e, reserved):
+			return invalid("%s %q has an element that ends in %s, which MinIO keeps for itself", what, path, reserved)
 		case len(e) > MaxElement:
 			return invalid("%s %q has an element of %d bytes; the longest is %d", what, path, len(e), MaxElement)
 		}

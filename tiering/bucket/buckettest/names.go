@@ -13,7 +13,7 @@ import (
 
 // keys: bad ones are refused by every call, and nothing happens.
 func (s *suite) keys(ctx context.Context, b bucket.Bucket) error {
-	for _, key := range []string{"", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a/..", ".varve/x", "a b", "a\x00b", "a\nb", "ä", "a\\b", "a:b", "a?b", "a#b", "a%2fb",
+	for _, key := range []string{"", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/./b", "a/..", ".varve/x", "a b", "a\x00b", "a\nb", "ä", "a\\b", "a:b", "a?b", "a#b", "a%2fb", "a/b__XLDIR__", "__XLDIR__/a",
 		strings.Repeat("a", 256), strings.Repeat("a/", 400) + "bc"} {
 		_, putErr := b.Put(ctx, key, bucket.Bytes([]byte("x")), bucket.PutOptions{})
 		_, getErr := b.Get(ctx, key, 0, 1)
@@ -45,7 +45,7 @@ func (s *suite) keys(ctx context.Context, b bucket.Bucket) error {
 func (s *suite) hostileNames(ctx context.Context, b bucket.Bucket) error {
 	keys := []string{
 		"h/...", "h/..a", "h/.a/x", "h/a..", "h/a.", "h/a+b", "h/a=b", "h/~/x", "h/-", "h/--all", "h/@", "h/!", "h/,",
-		"h/con", "h/NUL.txt", "h/part.1", "h/.usage-cache.bin", "h/.minio.sys/x", "h/__XLDIR__", "h/index.html",
+		"h/con", "h/NUL.txt", "h/part.1", "h/.usage-cache.bin", "h/.minio.sys/x", "h/xl.meta/x", "h/y/xl.meta", "h/index.html",
 		"h/" + strings.Repeat("n", 255), "h/" + strings.Repeat("m/", 300) + "x", "H/a", "h/A", "h/UPPER", "h/upper",
 		strings.Repeat("o", 200) + "/" + strings.Repeat("p", 200) + "/" + strings.Repeat("q", 200) + "/" + strings.Repeat("r", 197),
 	}

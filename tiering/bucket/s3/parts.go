@@ -143,8 +143,9 @@ func (u *upload) send(ctx context.Context, src parter) error {
 
 func (u *upload) part(ctx context.Context, part *types.CompletedPart, p piece) error {
 	size := p.body.Size()
+	var digests refusals
 	return u.b.writes.do(ctx, "UploadPart", u.b.timeout(size), func(ctx context.Context) error {
-		source := &source{r: p.body.Section(0, size), size: size}
+		source := newSource(p.body, p.crc)
 		out, err := u.b.client.UploadPart(ctx, &s3.UploadPartInput{Bucket: u.b.name(), Key: u.b.key(u.key), UploadId: u.id,
 			PartNumber: part.PartNumber, Body: source, ContentLength: aws.Int64(size), ChecksumCRC32C: part.ChecksumCRC32C}, unsigned)
 		if err == nil {
@@ -157,7 +158,7 @@ func (u *upload) part(ctx context.Context, part *types.CompletedPart, p piece) e
 		if source.err != nil {
 			return source.err
 		}
-		v := *classify(err)
+		v := *classify(digests.limit(err))
 		if v.sent = false; v.kind == errNoUpload {
 			v.kind, v.advice = bucket.ErrUnavailable, "the store, or a sweep, has dropped the upload; put the object again"
 		}

@@ -115,8 +115,9 @@ func short(got, want int64) *verdict {
 // one stores the whole body in one request, tried as often as the budget allows.
 func (p *put) one(ctx context.Context, body bucket.Body, crc uint32) (bucket.Info, error) {
 	b, size := p.b, body.Size()
+	var digests refusals
 	err := b.writes.do(ctx, "PutObject", b.timeout(size), func(ctx context.Context) error {
-		source := &source{r: body.Section(0, size), size: size}
+		source := newSource(body, crc)
 		in := &s3.PutObjectInput{Bucket: b.name(), Key: b.key(p.key), Body: source, ContentLength: aws.Int64(size),
 			ChecksumCRC32C: encodeCRC(crc), Metadata: map[string]string{metaNonce: p.nonce, metaCRC: fmt.Sprintf("%08x", crc)}}
 		if p.opts.IfAbsent {
@@ -129,7 +130,7 @@ func (p *put) one(ctx context.Context, body bucket.Body, crc uint32) (bucket.Inf
 		if source.err != nil {
 			return source.err
 		}
-		return p.judge(ctx, err)
+		return p.judge(ctx, digests.limit(err))
 	})
 	if err != nil {
 		return bucket.Info{}, err
@@ -169,6 +170,19 @@ func (p *put) settle(ctx context.Context, lost error) error {
 	return lost
 }
 
+// refusals counts the times that a store found other bytes than were sent. Once may
+// be the network; twice won't get better.
+type refusals int
+
+func (r *refusals) limit(err error) error {
+	v := *classify(err)
+	if v.kind == bucket.ErrCorrupt {
+		*r++
+		v.retry = v.retry && *r < 2
+	}
+	return &v
+}
+
 func encodeCRC(crc uint32) *string {
 	return aws.String(base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, crc)))
 }
@@ -190,33 +204,45 @@ func storedCRC(stored *string, kind types.ChecksumType, metadata map[string]stri
 	return 0, false
 }
 
-// source is a request's body that remembers why it failed, for the client's own
-// errors do not tell.
+// source is a request's body. It remembers why it failed, for the client's own
+// errors do not tell, and holds back the end of bytes that are not those announced: such a
+// request is never complete, so that no store takes it.
 type source struct {
 	r    *io.SectionReader
 	size int64
+	want uint32 // CRC32C of all
 	err  *verdict
+
+	at  int64 // bytes read in order since the start
+	crc uint32
+}
+
+func newSource(body bucket.Body, crc uint32) *source {
+	return &source{r: body.Section(0, body.Size()), size: body.Size(), want: crc}
 }
 
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
+	s.crc, s.at = bucket.Update(s.crc, p[:n]), s.at+int64(n)
 	switch {
-	case err == nil:
-	case err != io.EOF:
+	case err != nil && err != io.EOF:
 		s.err = bodyFailed(err)
-	case s.left() > 0:
+	case err == io.EOF && s.at < s.size:
 		// The section has not ended, so the source below it has.
-		s.err, err = short(s.size-s.left(), s.size), io.ErrUnexpectedEOF
+		s.err = short(s.at, s.size)
+	case s.at == s.size && s.crc != s.want:
+		s.err = mismatch(s.crc, s.want)
+	default:
+		return n, err
 	}
-	return n, err
+	return 0, s.err
 }
 
-func (s *source) left() int64 {
-	at, err := s.r.Seek(0, io.SeekCurrent)
-	if err != nil {
-		return 0
+// Seek serves the client, which finds the size that way and goes back to the start.
+func (s *source) Seek(offset int64, whence int) (int64, error) {
+	at, err := s.r.Seek(offset, whence)
+	if s.at = at; at == 0 {
+		s.crc = 0
 	}
-	return s.size - at
+	return at, err
 }
-
-func (s *source) Seek(offset int64, whence int) (int64, error) { return s.r.Seek(offset, whence) }
