@@ -50,10 +50,14 @@ func fill(t *testing.T, dir string) {
 	}
 }
 
-// TestMain runs the test binary as the child that opens one damaged directory.
+// TestMain also runs the test binary as a child: one that opens a damaged directory,
+// or one that is killed.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "open-damaged" {
 		os.Exit(openDamaged(os.Args[2]))
+	}
+	if len(os.Args) == 3 && os.Args[1] == "write-for-ever" {
+		os.Exit(writeForEver(os.Args[2]))
 	}
 	os.Exit(m.Run())
 }

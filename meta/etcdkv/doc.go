@@ -28,10 +28,11 @@
 //
 // # Space
 //
-// Compaction keeps the last revisions only. Past the quota etcd refuses every
-// write; [Store.Maintain], which also runs on its own, compacts, defragments and
-// clears that alarm. Creating new keys is refused (meta.ErrExhausted) already at
-// nine tenths of the quota, so that deletes and assignments still fit.
+// Compaction keeps the last revisions only. Once the quota is in use, new keys are
+// refused (meta.ErrExhausted), while deletes and assignments still fit in what is
+// kept back above it. Should the file fill that too, etcd refuses every write and
+// raises an alarm; [Store.Maintain], which also runs on its own, drops history,
+// defragments and clears it.
 //
 // # Concurrency
 //

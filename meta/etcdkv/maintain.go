@@ -11,10 +11,23 @@ import (
 	"github.com/varve-io/varve/meta/catalog"
 )
 
-// room refuses a transaction that makes new keys once nine tenths of the quota
-// are in use, which keeps the rest for deletes and assignments.
+// ceiling is the file size at which etcd itself refuses every write: the quota,
+// and what is kept back for deletes, assignments and pages that are rewritten.
+func (o Options) ceiling() int64 { return o.Quota + o.Quota/4 + 8<<20 }
+
+// room refuses a transaction that makes new keys once the quota is in use.
 func (s *Store) room(t catalog.Transaction) error {
-	if s.server.Backend().SizeInUse() < s.opt.Quota/10*9 {
+	grow := int64(0)
+	for _, op := range t.Then {
+		grow += int64(len(op.Key) + len(op.Value))
+	}
+	limit, be := s.opt.Quota, s.server.Backend()
+	if be.SizeInUse()+s.unseen.Add(grow) < limit {
+		return nil
+	}
+	be.ForceCommit() // the size in use is known only as of the last write to the file
+	s.unseen.Store(grow)
+	if be.SizeInUse()+grow < limit {
 		return nil
 	}
 	s.askMaintenance()
@@ -34,7 +47,7 @@ func (s *Store) room(t catalog.Transaction) error {
 	if !creates {
 		return nil
 	}
-	return meta.Errorf(meta.ErrExhausted, "the catalog is nearly at its space quota of %d bytes and takes nothing new: "+
+	return meta.Errorf(meta.ErrExhausted, "the catalog has used its space quota of %d bytes and takes nothing new: "+
 		"delete streams that are not needed, or raise the quota", s.opt.Quota)
 }
 
@@ -53,6 +66,7 @@ func (s *Store) maintainLoop() {
 		case <-s.ctx.Done():
 			return
 		case <-s.failed.done:
+			s.cancel(s.failed.err) // whoever waits for an answer will get none
 			return
 		case <-s.full:
 		case <-t.C:
@@ -63,7 +77,7 @@ func (s *Store) maintainLoop() {
 	}
 }
 
-// Maintain looks after space: with the file near its quota, or the alarm raised,
+// Maintain looks after space: with the quota or the file nearly full, or the alarm raised,
 // it drops all history, gives free pages back and clears the alarm once there is
 // room. Writes wait while the file is rewritten. It runs on its own as well.
 func (s *Store) Maintain(ctx context.Context) error {
@@ -77,7 +91,7 @@ func (s *Store) Maintain(ctx context.Context) error {
 		alarmed = alarmed || a.Alarm == pb.AlarmType_NOSPACE
 	}
 	be := s.server.Backend()
-	if !alarmed && be.Size() < s.opt.Quota/10*8 {
+	if !alarmed && be.Size() < s.opt.ceiling()/10*8 && be.SizeInUse() < s.opt.Quota/10*8 {
 		return nil
 	}
 	r, err := s.client.Get(ctx, s.opt.Prefix, clientv3.WithKeysOnly())
@@ -93,7 +107,7 @@ func (s *Store) Maintain(ctx context.Context) error {
 			return meta.Errorf(meta.ErrUnavailable, "catalog: defragment: %w", err)
 		}
 	}
-	if !alarmed || be.Size() > s.opt.Quota/20*19 {
+	if !alarmed || be.Size() > s.opt.ceiling()/20*19 {
 		return nil
 	}
 	_, err = s.client.AlarmDisarm(ctx, &clientv3.AlarmMember{})

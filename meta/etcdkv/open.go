@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
@@ -29,10 +30,11 @@ type Store struct {
 	client *clientv3.Client
 	failed *failure
 
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
+	ctx    context.Context // ends with Close, or when etcd fails
+	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // maintenance and watches
 	full   chan struct{}  // asks for maintenance; holds one
+	unseen atomic.Int64   // bytes written since the size in use was last looked at
 
 	mu     sync.Mutex
 	closed bool
@@ -60,7 +62,7 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{opt: opt, server: server, client: v3client.New(server), failed: f, full: make(chan struct{}, 1)}
-	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.wg.Go(s.maintainLoop)
 	return s, nil
 }
@@ -134,7 +136,7 @@ func serverConfig(opt Options, log *zap.Logger) (config.ServerConfig, error) {
 		InitialElectionTickAdvance:  true,
 		AutoCompactionMode:          embed.CompactorModeRevision,
 		AutoCompactionRetention:     time.Duration(opt.KeepRevisions),
-		QuotaBackendBytes:           opt.Quota,
+		QuotaBackendBytes:           opt.ceiling(),
 		MaxTxnOps:                   catalog.MaxOps,
 		MaxRequestBytes:             catalog.MaxRequestBytes + 1<<20,
 		MaxConcurrentStreams:        d.MaxConcurrentStreams,
@@ -186,7 +188,7 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	s.mu.Unlock()
-	s.cancel()
+	s.cancel(catalog.ErrClosed)
 	s.wg.Wait()
 	s.client.Close()
 	stopped := make(chan struct{})

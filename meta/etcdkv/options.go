@@ -20,7 +20,8 @@ type Options struct {
 	// SegmentBytes is the size etcd preallocates for each of its two log files, for
 	// the whole process; 0 means etcd's own 64 MB. Small for development and tests.
 	SegmentBytes int64
-	// Quota is the largest data file, in bytes; 0 means 4 GiB.
+	// Quota is how much the catalog may hold, history included, in bytes; beyond it
+	// nothing new is taken. The file may grow a quarter and 8 MiB larger. 0 means 4 GiB.
 	Quota int64
 	// KeepRevisions is how many revisions of history compaction leaves; 0 means 100,000.
 	KeepRevisions int64

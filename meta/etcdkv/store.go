@@ -50,14 +50,11 @@ func (s *Store) call(ctx context.Context) (context.Context, context.CancelFunc, 
 		return nil, nil, meta.Errorf(meta.ErrUnavailable, "%w", err)
 	}
 	if s.ctx.Err() != nil {
-		return nil, nil, meta.Errorf(meta.ErrUnavailable, "%w", catalog.ErrClosed)
+		return nil, nil, meta.Errorf(meta.ErrUnavailable, "%w", context.Cause(s.ctx))
 	}
-	if err := s.Err(); err != nil {
-		return nil, nil, meta.Errorf(meta.ErrUnavailable, "%w", err)
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.ctx, func() { cancel(catalog.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil) }, nil
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.ctx, cancel)
+	return ctx, func() { stop(); cancel() }, nil
 }
 
 // Get implements catalog.KV.

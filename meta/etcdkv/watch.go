@@ -55,7 +55,7 @@ func (s *Store) Watch(ctx context.Context, prefix string, from catalog.Revision)
 	}
 	ctx, w.cancel = context.WithCancel(ctx)
 	stop := context.AfterFunc(s.ctx, func() {
-		w.fail(meta.Errorf(meta.ErrUnavailable, "%w", catalog.ErrClosed))
+		w.fail(meta.Errorf(meta.ErrUnavailable, "%w", context.Cause(s.ctx)))
 		w.cancel()
 	})
 	s.wg.Go(func() {
@@ -85,8 +85,8 @@ func (s *Store) pump(ctx context.Context, w *watch, prefix string, from catalog.
 		var ok bool
 		select {
 		case r, ok = <-events:
-		case <-s.failed.done:
-			return meta.Errorf(meta.ErrUnavailable, "%w", s.failed.err)
+		case <-ctx.Done(): // etcd may be in no state to say so
+			return ctx.Err()
 		}
 		switch {
 		case !ok && ctx.Err() != nil:
