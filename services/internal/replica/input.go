@@ -32,12 +32,13 @@ type Assignment struct {
 }
 
 // Base is shard state at an LSN, installed whole: it replaces the copy's log and
-// state and never lowers its promise. It comes from a manifest.
+// state and never lowers its promise. It comes from a manifest. One at LSN 0
+// without State says, on an operator's word, that the lineage begins from nothing.
 type Base struct {
 	Lineage meta.Lineage // the manifest's; what is installed belongs to the row's
-	LSN     meta.LSN     // the log goes on at LSN+1; at least Mark: the hibernated end, or Mark itself
+	LSN     meta.LSN     // the log goes on at LSN+1; not below the end of the mark's range
 	Mark    meta.LSN     // the archive mark whose manifest it is
-	State   []byte       // the mark's State bytes: the fold below the mark's end
+	State   []byte       // the mark's State bytes: the fold to the end of its range
 }
 
 // Reform says that the next lineage goes on from the log of the one before, up

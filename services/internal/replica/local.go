@@ -134,7 +134,7 @@ func (b *Base) state(expiry uint64) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.lsn > b.LSN || b.Mark != 0 && (b.Mark <= s.lsn || b.Mark > b.LSN) {
+	if s.lsn > b.LSN || b.Mark != 0 && b.Mark <= s.lsn {
 		return nil, meta.Errorf(meta.ErrCorrupt, "base at LSN %d of mark %d has the state of LSN %d", b.LSN, b.Mark, s.lsn)
 	}
 	s.rebase(b.LSN, b.Mark)

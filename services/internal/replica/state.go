@@ -56,7 +56,7 @@ func (p *point) apply(it *item) (effect bool) {
 			return false
 		}
 		p.archived, p.mark = it.cmd.end, it.lsn
-		p.archivedOff = max(p.archivedOff, it.cmd.next)
+		p.archivedOff = max(p.archivedOff, it.cmd.next, min(it.cmd.start, p.next)) // what is trimmed needs no segment
 		return true
 	}
 	return false
@@ -157,5 +157,6 @@ func (s *State) rebase(lsn, mark meta.LSN) {
 	s.lsn = lsn
 	s.archived, s.archivedOff, s.mark = lsn+1, s.next, mark
 	s.marks = nil
-	s.confirmed, s.droppable, s.confirmedOff = mark, lsn+1, s.next
+	// The mark's own LSN may lie above, in the history that the base ends.
+	s.confirmed, s.droppable, s.confirmedOff = min(mark, lsn), lsn+1, s.next
 }
