@@ -26,6 +26,15 @@ func (f *failure) set(err error) {
 	})
 }
 
+func (f *failure) failed() bool {
+	select {
+	case <-f.done:
+		return true
+	default:
+		return false
+	}
+}
+
 // OnWrite runs instead of the panic or the exit that follows such a message. It
 // ends the goroutine, running its deferred functions, and nothing else.
 func (f *failure) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {

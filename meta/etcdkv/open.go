@@ -2,7 +2,9 @@ package etcdkv
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -23,10 +25,11 @@ import (
 	"github.com/varve-io/varve/meta/catalog"
 )
 
-// Store is an embedded etcd member as the catalog's store.
+// Store is the catalog's store on an embedded etcd member, or on ones elsewhere.
 type Store struct {
 	opt    Options
-	server *etcdserver.EtcdServer
+	server *etcdserver.EtcdServer // nil when it is in another process
+	stop   func()                 // stops the server
 	client *clientv3.Client
 	failed *failure
 
@@ -57,25 +60,33 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, opt.StartTimeout)
 	defer cancel()
 	f := &failure{done: make(chan struct{})}
-	server, err := start(ctx, opt, f)
+	m, err := start(ctx, opt, f)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{opt: opt, server: server, client: v3client.New(server), failed: f, full: make(chan struct{}, 1)}
-	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s := newStore(opt, v3client.New(m.server), f)
+	s.server, s.stop = m.server, m.stop
 	s.wg.Go(s.maintainLoop)
 	return s, nil
 }
 
+func newStore(opt Options, client *clientv3.Client, f *failure) *Store {
+	s := &Store{opt: opt, client: client, failed: f, stop: func() {}, full: make(chan struct{}, 1)}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	return s
+}
+
+// running is a server and how to stop it.
+type running struct {
+	server *etcdserver.EtcdServer
+	stop   func()
+}
+
 // start makes the server on a goroutine of its own, as etcd's fatal messages end
 // the goroutine they come from.
-func start(ctx context.Context, opt Options, f *failure) (*etcdserver.EtcdServer, error) {
-	cfg, err := serverConfig(opt, logger(opt.Log, f))
-	if err != nil {
-		return nil, err
-	}
-	var server *etcdserver.EtcdServer
-	err = meta.Errorf(meta.ErrCorrupt, "etcd gave up")
+func start(ctx context.Context, opt Options, f *failure) (running, error) {
+	var m running
+	err := meta.Errorf(meta.ErrCorrupt, "etcd gave up")
 	made := make(chan struct{})
 	go func() {
 		defer close(made)
@@ -84,38 +95,46 @@ func start(ctx context.Context, opt Options, f *failure) (*etcdserver.EtcdServer
 				err = meta.Errorf(meta.ErrCorrupt, "etcd gave up: %v", p)
 			}
 		}()
-		server, err = etcdserver.NewServer(cfg)
+		if opt.Network != nil {
+			m.server, m.stop, err = network(opt, logger(opt.Log, f))
+			return
+		}
+		if m.server, err = etcdserver.NewServer(serverConfig(opt, logger(opt.Log, f))); err == nil {
+			m.stop = m.server.HardStop
+			m.server.Start()
+		}
 	}()
 	select {
 	case <-made:
 	case <-f.done: // a helper goroutine of etcd's ended; what waits for it never will
-		return nil, damaged(opt.Dir, f.err)
+		return running{}, damaged(opt.Dir, f.err)
 	case <-ctx.Done():
-		return nil, meta.Errorf(meta.ErrUnavailable, "catalog in %s: not started in time: %w", opt.Dir, ctx.Err())
+		return running{}, meta.Errorf(meta.ErrUnavailable, "catalog in %s: not started in time: %w", opt.Dir, ctx.Err())
 	}
-	select {
-	case <-f.done:
-		return nil, damaged(opt.Dir, f.err)
-	default:
+	if f.failed() {
+		return running{}, damaged(opt.Dir, f.err)
+	}
+	var busy *net.OpError
+	if errors.As(err, &busy) {
+		return running{}, meta.Errorf(meta.ErrUnavailable, "catalog in %s: %w", opt.Dir, err)
 	}
 	if err != nil {
-		return nil, damaged(opt.Dir, err)
+		return running{}, damaged(opt.Dir, err)
 	}
-	server.Start()
 	select {
-	case <-server.ReadyNotify():
-		return server, nil
-	case <-server.StopNotify():
-		return nil, damaged(opt.Dir, fmt.Errorf("etcd stopped during its start"))
+	case <-m.server.ReadyNotify():
+		return m, nil
+	case <-m.server.StopNotify():
+		return running{}, damaged(opt.Dir, fmt.Errorf("etcd stopped during its start"))
 	case <-f.done:
-		return nil, damaged(opt.Dir, f.err)
+		return running{}, damaged(opt.Dir, f.err)
 	case <-ctx.Done():
-		server.HardStop()
-		return nil, meta.Errorf(meta.ErrUnavailable, "catalog in %s: not ready in time: %w", opt.Dir, ctx.Err())
+		m.stop()
+		return running{}, meta.Errorf(meta.ErrUnavailable, "catalog in %s: not ready in time: %w", opt.Dir, ctx.Err())
 	}
 }
 
-func serverConfig(opt Options, log *zap.Logger) (config.ServerConfig, error) {
+func serverConfig(opt Options, log *zap.Logger) config.ServerConfig {
 	// Nobody dials or listens on it: there is no other member.
 	nowhere := types.URLs{url.URL{Scheme: "http", Host: "127.0.0.1:1"}}
 	d := embed.NewConfig()
@@ -138,7 +157,7 @@ func serverConfig(opt Options, log *zap.Logger) (config.ServerConfig, error) {
 		AutoCompactionRetention:     time.Duration(opt.KeepRevisions),
 		QuotaBackendBytes:           opt.ceiling(),
 		MaxTxnOps:                   catalog.MaxOps,
-		MaxRequestBytes:             catalog.MaxRequestBytes + 1<<20,
+		MaxRequestBytes:             maxRequest,
 		MaxConcurrentStreams:        d.MaxConcurrentStreams,
 		StrictReconfigCheck:         true,
 		AuthToken:                   d.AuthToken,
@@ -157,7 +176,7 @@ func serverConfig(opt Options, log *zap.Logger) (config.ServerConfig, error) {
 		V2Deprecation:               config.V2DeprDefault,
 		ServerFeatureGate:           features.NewDefaultServerFeatureGate(opt.Name, log),
 		Metrics:                     "basic",
-	}, nil
+	}
 }
 
 func damaged(dir string, why error) error {
@@ -171,12 +190,10 @@ func (s *Store) Failed() <-chan struct{} { return s.failed.done }
 
 // Err is the reason behind Failed, or nil.
 func (s *Store) Err() error {
-	select {
-	case <-s.failed.done:
+	if s.failed.failed() {
 		return s.failed.err
-	default:
-		return nil
 	}
+	return nil
 }
 
 // Close stops the member and waits for it. Calls under way fail.
@@ -194,7 +211,7 @@ func (s *Store) Close() error {
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		s.server.HardStop()
+		s.stop()
 	}()
 	select {
 	case <-stopped:

@@ -31,6 +31,8 @@ type Options struct {
 	Tick time.Duration
 	// NoSync leaves out every fsync. Only for state that may be lost.
 	NoSync bool
+	// Network makes it one member of several; nil is a lone one without any port.
+	Network *Network
 	// StartTimeout bounds the start; 0 means 60 s.
 	StartTimeout time.Duration
 	// Log takes etcd's own messages from warnings upward; nil drops them.
@@ -51,6 +53,9 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// maxRequest leaves room around a transaction's keys and values.
+const maxRequest = catalog.MaxRequestBytes + 1<<20
+
 func set[T comparable](field *T, usual T) {
 	var zero T
 	if *field == zero {
@@ -68,6 +73,8 @@ func (o Options) validate() error {
 		return meta.Invalidf("catalog: tick of %s: at least 1ms", o.Tick)
 	case o.SegmentBytes != 0 && o.SegmentBytes < 64<<10:
 		return meta.Invalidf("catalog: log segments of %d bytes: at least 64 KiB", o.SegmentBytes)
+	case o.Network != nil:
+		return o.Network.validate(o.Name)
 	}
 	return nil
 }

@@ -79,6 +79,9 @@ func (s *Store) pump(ctx context.Context, w *watch, prefix string, from catalog.
 	if catalog.Revision(now.Header.Revision) < seen {
 		return catalog.ErrFuture
 	}
+	if s.server == nil {
+		ctx = clientv3.WithRequireLeader(ctx) // a member cut off from the others ends the watch
+	}
 	events := s.client.Watch(ctx, s.opt.Prefix+prefix, clientv3.WithPrefix(), clientv3.WithRev(int64(from)), clientv3.WithProgressNotify())
 	for {
 		var r clientv3.WatchResponse
