@@ -159,6 +159,14 @@ func (s *State) check(d *entry.Decoder) {
 		d.Fail("%w", err)
 		return
 	}
+	var newest meta.EpochStart
+	if n := len(s.vector); n > 0 {
+		newest = s.vector[n-1]
+	}
+	if newest.LSN > s.lsn || newest.Epoch != s.epoch {
+		d.Fail("vector ends with epoch %d at LSN %d: the log with epoch %d at LSN %d", newest.Epoch, newest.LSN, s.epoch, s.lsn)
+		return
+	}
 	for i, c := range s.table.clients {
 		if i > 0 && c.id <= s.table.clients[i-1].id {
 			d.Fail("producer %d stands after %d", c.id, s.table.clients[i-1].id)

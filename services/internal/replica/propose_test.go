@@ -141,7 +141,7 @@ func TestE31_NoAnswerBeforeCommit(t *testing.T) {
 			w := ns[0].w
 			first := ns[0].append(idem(1, 0, 0, "a"))
 			ns[0].sync(-1)
-			w.net = nil                              // reaches nobody
+			w.net = nil                               // reaches nobody
 			retry := ns[0].append(idem(1, 0, 0, "a")) // over a new connection
 			cond := ns[0].propose(Propose{Kind: ProposeBatch, Bytes: plain("x"), ExpectedOffset: at(0)})
 			other := ns[0].append(idem(1, 0, 0, "other"))
