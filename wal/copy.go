@@ -18,33 +18,34 @@ import (
 // applied, now and in a replay. So whatever was queued in between (a truncation, a
 // drop, another copy) wins.
 func (l *Log) copyForward(ctx context.Context) error {
-	copied := false
 	found := l.candidates()
 	defer func() {
 		for _, c := range found {
 			c.file.pins.Add(-1)
 		}
 	}()
-	for _, c := range found {
-		moves, size, err := c.read()
+	var batch []copied
+	var size int64
+	for i, c := range found {
+		moves, bytes, err := c.read()
 		if err != nil {
 			// The shard is read again by those who need it, who can tell whom it hurts.
 			_ = l.damaged(c.shard.number, err)
+		} else {
+			batch, size = append(batch, copied{c.shard, moves}), size+bytes
+		}
+		if size < groupLimit && i < len(found)-1 {
 			continue
 		}
-		ok, err := l.relocate(c.shard, moves, size)
-		if err != nil {
+		if ok, err := l.relocate(batch, size); err != nil || !ok {
 			return err
 		}
-		if !ok {
-			break
+		if err := l.barrier(ctx); err != nil {
+			return err
 		}
-		copied = true
+		batch, size = batch[:0], 0
 	}
-	if !copied {
-		return nil
-	}
-	return l.barrier(ctx)
+	return nil
 }
 
 // candidate is one extent to be copied forward.
@@ -96,19 +97,31 @@ func (c candidate) read() (moves []move, size int64, err error) {
 	return moves, size, err
 }
 
-// relocate queues copies of a shard's entries; false when there is no room.
-func (l *Log) relocate(s *shard, moves []move, size int64) (bool, error) {
-	w := &Write{shard: s, moves: moves, cost: cost(size)}
+// copied is what was read of one extent.
+type copied struct {
+	shard *shard
+	moves []move
+}
+
+// relocate queues copies, as one batch; false when there is no room.
+func (l *Log) relocate(batch []copied, size int64) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.usable(); err != nil {
 		return false, err
 	}
-	if l.space.physical(l.space.slack)-l.space.queued < w.cost {
+	if l.space.physical(l.space.slack)-l.space.queued < joining(size)+batchOverhead {
 		return false, nil
 	}
-	l.space.queued += w.cost
-	l.queue.push(w)
+	for _, c := range batch {
+		var frames int64
+		for i := range c.moves {
+			frames += int64(frame.HeaderSize + frame.RelocationHeader + len(c.moves[i].entry))
+		}
+		w := &Write{shard: c.shard, moves: c.moves, cost: l.queue.charge(frames)}
+		l.space.queued += w.cost
+		l.queue.push(w)
+	}
 	l.signal()
 	return true, nil
 }

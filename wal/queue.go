@@ -61,7 +61,6 @@ func (l *Log) Append(w *Write) error {
 		return meta.Invalidf("shard %d: a frame of %d bytes doesn't fit into a log file of %d bytes: at most %d", w.Shard, largest, l.folder.size, l.largest())
 	}
 	w.section, w.moves, w.sibling = nil, nil, nil
-	w.cost = cost(frames)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.usable(); err != nil {
@@ -75,6 +74,7 @@ func (l *Log) Append(w *Write) error {
 	if err != nil {
 		return err
 	}
+	w.cost = l.queue.charge(frames)
 	slack := max(l.space.slack, slackFor(largest))
 	if l.space.physical(slack)-l.space.queued < w.cost {
 		return l.exhaustedf(w.cost)

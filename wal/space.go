@@ -42,14 +42,28 @@ type space struct {
 
 type waiter struct{ cost int64 }
 
-// overhead is what a write may take beyond its frames: the header and padding of a group of its
-// own, another if a file ends in between, and the bare header that vouches for it.
-const overhead = 3 * frame.Block
+// A write that finds the queue empty starts a batch, and pays for what the batch
+// takes beyond its frames: header and padding of its group, of another one if a
+// file ends in between, and the bare header that vouches for it. Writes that join
+// a batch pay for their frames, and a thousandth for the groups that a large batch
+// is split into.
+const batchOverhead = 4 * frame.Block
 
-// cost is the most room that frames of that many bytes can take as one write.
-func cost(frames int64) int64 {
-	groups := frames / groupLimit
-	return (frames+frame.GroupSize+frame.Block-1)&^(frame.Block-1) + overhead + groups*frame.Block
+// joining is the most room that frames of that many bytes take in a batch.
+func joining(frames int64) int64 { return frames + frames/(groupLimit/frame.Block) + 1 }
+
+// alone is the room to promise for frames of that many bytes: their own group and
+// a bare header.
+func alone(frames int64) int64 {
+	return int64(frame.Align(uint64(joining(frames)+frame.GroupSize))) + frame.Block
+}
+
+// charge is the room that a write takes when it is queued now. Called with the mutex.
+func (q *queue) charge(frames int64) int64 {
+	if q.head == nil {
+		return joining(frames) + batchOverhead
+	}
+	return joining(frames)
 }
 
 // fresh is what a file that holds nothing can take for certain.
@@ -121,7 +135,7 @@ func (l *Log) reserve(ctx context.Context, bytes int64, command bool) (func(), e
 	if bytes < 0 || bytes+frameAllowance > l.largest() {
 		return nil, meta.Invalidf("an append of %d bytes doesn't fit into a log file of %d bytes", bytes, l.folder.size)
 	}
-	w := &waiter{cost: cost(bytes + frameAllowance)}
+	w := &waiter{cost: alone(bytes + frameAllowance)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.space.slack = max(l.space.slack, slackFor(bytes+frameAllowance))
