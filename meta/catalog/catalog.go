@@ -164,6 +164,8 @@ func change[T any](ctx context.Context, c *Catalog, what string, attempt func() 
 		return v, meta.Errorf(meta.ErrUnknown, "%s: the outcome is not known: %w", what, err)
 	case errors.Is(err, errRaced):
 		return v, meta.Errorf(meta.ErrConflict, "%s: other writers kept changing it; try again", what)
+	case ctx.Err() != nil && !errors.Is(err, meta.ErrUnavailable):
+		return v, meta.Errorf(meta.ErrUnavailable, "%s: given up before anything was changed: %w", what, err)
 	}
 	return v, err
 }

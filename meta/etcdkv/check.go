@@ -223,7 +223,7 @@ func agree(start *walpb.Snapshot, state *raftpb.HardState, entries []*raftpb.Ent
 	switch {
 	case state.GetCommit() > last:
 		return fmt.Errorf("entries up to %d were committed, it ends at %d", state.GetCommit(), last)
-	case db.index > last:
+	case db.index > last && len(db.members) <= 1: // with others, an entry may be applied before it is on this disk
 		return fmt.Errorf("the data file holds entries up to %d, it ends at %d", db.index, last)
 	case db.index < start.GetIndex():
 		return fmt.Errorf("it starts after entry %d, the data file ends at %d", start.GetIndex(), db.index)
