@@ -73,7 +73,7 @@ func parseDir(u *url.URL) (Location, error) {
 }
 
 func parseS3(u *url.URL) (Location, error) {
-	loc := Location{Scheme: "s3", Bucket: u.Host, Prefix: strings.Trim(u.Path, "/")}
+	loc := Location{Scheme: "s3", Bucket: u.Host, Prefix: strings.TrimSuffix(strings.TrimPrefix(u.Path, "/"), "/")}
 	if u.Opaque != "" {
 		return Location{}, invalid("the bucket URL lacks slashes; write s3://bucket/prefix")
 	}

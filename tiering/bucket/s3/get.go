@@ -128,8 +128,9 @@ func (b *Bucket) Load(ctx context.Context, key string, limit int64) ([]byte, buc
 	return p, info, nil
 }
 
-// Head describes an object. A 404 of HEAD has no body, so it can't tell a missing
-// object from a missing bucket: a GET asks again.
+// Head describes an object. The 404 and 403 of HEAD have no body, so they can't tell a
+// missing object from a missing bucket, nor a refusal from a wrong clock: a GET asks
+// again.
 func (b *Bucket) Head(ctx context.Context, key string) (bucket.Info, error) {
 	if err := b.check("head", key); err != nil {
 		return bucket.Info{}, err
@@ -138,10 +139,10 @@ func (b *Bucket) Head(ctx context.Context, key string) (bucket.Info, error) {
 	err := b.reads.do(ctx, "HeadObject", b.timeout(0), func(ctx context.Context) error {
 		out, err := b.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: b.name(), Key: b.key(key), ChecksumMode: types.ChecksumModeEnabled})
 		if err != nil {
-			if v := classify(err); v.kind != bucket.ErrNotExist {
+			if v := classify(err); v.kind != bucket.ErrNotExist && v.kind != bucket.ErrDenied {
 				return v
 			}
-			return b.missing(ctx, key)
+			return b.reason(ctx, key)
 		}
 		if out.ContentLength == nil {
 			return broken(false, "the answer has no length")
@@ -156,8 +157,8 @@ func (b *Bucket) Head(ctx context.Context, key string) (bucket.Info, error) {
 	return info, nil
 }
 
-// missing asks why there is no object.
-func (b *Bucket) missing(ctx context.Context, key string) error {
+// reason asks why an object can't be described.
+func (b *Bucket) reason(ctx context.Context, key string) error {
 	out, err := b.client.GetObject(ctx, &s3.GetObjectInput{Bucket: b.name(), Key: b.key(key), Range: aws.String("bytes=0-0")})
 	if err == nil {
 		out.Body.Close()

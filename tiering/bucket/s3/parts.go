@@ -191,8 +191,10 @@ func (u *upload) complete(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		err = u.judge(ctx, err)
-		if v := classify(err); err != nil && v.kind == errNoUpload {
+		if err = u.judge(ctx, err); err == nil {
+			return nil
+		}
+		if v := classify(err); v.kind == errNoUpload {
 			lost := &verdict{kind: bucket.ErrUnavailable, err: v.err, advice: "the store, or a sweep, has dropped the upload; put the object again"}
 			if !u.maybe {
 				return lost
