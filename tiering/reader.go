@@ -14,16 +14,18 @@ import (
 // has one user at a time and pins what its manifest names against sweeps of the
 // same Store until it is closed or given a newer manifest.
 //
-// It keeps the block it is in, so a scan downloads each block once however small
-// the cache is.
+// It keeps the block it is in and the index of its segment, so a scan downloads
+// each once however small the cache is.
 type Reader struct {
 	s       *Store
 	refetch func(context.Context) (*Manifest, error)
 	m       atomic.Pointer[Manifest] // written by the user, read by sweeps
 
-	held struct { // the block that was read last
-		key  cacheKey
-		data []byte
+	held struct { // the block that was read last, and the index of its segment
+		key   cacheKey
+		data  []byte
+		ref   string
+		index *segment.Index
 	}
 	next meta.Offset // where the last page ended: a read from there is a scan
 }
@@ -117,7 +119,7 @@ func (r *Reader) finish(p Page, err error) (Page, error) {
 // take adds one block's batches to the page. It reports that the page is full
 // when the next batch does not fit.
 func (r *Reader) take(ctx context.Context, ref *meta.SegmentRef, p *Page, size *int, maxBytes int) (full bool, err error) {
-	x, err := r.s.index(ctx, ref)
+	x, err := r.index(ctx, ref)
 	if err != nil {
 		return false, err
 	}
@@ -158,6 +160,17 @@ func (r *Reader) take(ctx context.Context, ref *meta.SegmentRef, p *Page, size *
 		return false, r.s.name(err, ref, k.At, int64(k.Len), before, k.NextOffset)
 	}
 	return false, nil
+}
+
+func (r *Reader) index(ctx context.Context, ref *meta.SegmentRef) (*segment.Index, error) {
+	if r.held.index != nil && r.held.ref == ref.Key {
+		return r.held.index, nil
+	}
+	x, err := r.s.index(ctx, ref)
+	if err == nil {
+		r.held.ref, r.held.index = ref.Key, x
+	}
+	return x, err
 }
 
 func (r *Reader) block(ctx context.Context, ref *meta.SegmentRef, k *segment.Block) ([]byte, error) {
@@ -234,7 +247,7 @@ func (r *Reader) findTime(ctx context.Context, m *Manifest, t meta.Micros) (at m
 	if ref.FirstTime >= t {
 		return max(ref.FirstOffset, m.StartOffset), true, nil, nil
 	}
-	x, err := r.s.index(ctx, ref)
+	x, err := r.index(ctx, ref)
 	if err != nil {
 		return 0, false, lostObject(err, ref), err
 	}

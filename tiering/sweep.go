@@ -76,7 +76,7 @@ func (s *Store) Sweep(ctx context.Context, req SweepRequest) (SweepResult, error
 	if req.Limit <= 0 {
 		req.Limit = defaultLimit
 	}
-	sw := &sweep{s: s, req: &req}
+	sw := &sweep{s: s, req: &req, gone: make(map[string]bool)}
 	var err error
 	if !within(req.After, manifestFolder) {
 		if err = sw.segments(ctx); err != nil || sw.out.After != "" {
@@ -94,7 +94,8 @@ type sweep struct {
 	auth Authority
 	old  []*Manifest // written before the newest, oldest first, at most maxOld
 
-	previous ManifestID // the last one before the newest
+	previous ManifestID      // the last one before the newest
+	gone     map[string]bool // deleted by this sweep
 	out      SweepResult
 }
 
@@ -348,6 +349,11 @@ func (sw *sweep) remove(ctx context.Context, keys []string) error {
 	deleted, failed, err := sw.s.remove(ctx, keys)
 	sw.out.Deleted += deleted
 	sw.out.Failed += failed
+	if err == nil && failed == 0 {
+		for _, key := range keys {
+			sw.gone[key] = true
+		}
+	}
 	return err
 }
 

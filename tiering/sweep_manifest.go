@@ -65,8 +65,8 @@ func (sw *sweep) supersede(ctx context.Context, x *Manifest) (gone bool, err err
 	kept := false
 	err = sw.s.diff(ctx, x, sw.auth.Manifest, func(ref *meta.SegmentRef) error {
 		k, err := ParseSegmentKey(ref.Key)
-		if err != nil || k.Lineage != sw.req.Lineage && !sw.req.OtherLineages || k.Shard != sw.req.Shard {
-			return nil // somebody else's to remove
+		if err != nil || k.Lineage != sw.req.Lineage && !sw.req.OtherLineages || k.Shard != sw.req.Shard || sw.gone[ref.Key] {
+			return nil // somebody else's to remove, or removed
 		}
 		free, err := sw.free(ctx, ref.Key, ref.FirstLSN, true)
 		if free {
