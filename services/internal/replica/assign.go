@@ -54,7 +54,7 @@ func (r *Replica) settle() bool {
 		return r.install(a.Base)
 	case d.lineage == a.Lineage:
 		return true
-	case d.lineage == 0 && d.tail.lsn == 0 && !d.broken:
+	case d.lineage == 0 && d.tail.lsn == 0: // also a broken copy: it stays a stranger
 		l := d.local()
 		l.lineage, l.instance = a.Lineage, a.Instance
 		r.writeLocal(l)

@@ -217,11 +217,7 @@ func (d *Durable) clone() *Durable {
 	n := *d
 	n.twins = Twins{}
 	n.state = d.state.clone()
-	n.over = overlay{}
-	for _, it := range d.over.items() {
-		it.prev = 0
-		n.over.push(it)
-	}
+	n.over = copied(d.over.items())
 	return &n
 }
 

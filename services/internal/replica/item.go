@@ -80,13 +80,12 @@ func (it *item) records() meta.Offset {
 
 // overlay holds the items above the commit mark, in order.
 type overlay struct {
-	buf  []item
-	head int
-	last map[int64]meta.LSN // each producer's last pending batch
+	queue fifo[item]
+	last  map[int64]meta.LSN // each producer's last pending batch
 }
 
-func (o *overlay) items() []item { return o.buf[o.head:] }
-func (o *overlay) len() int      { return len(o.buf) - o.head }
+func (o *overlay) items() []item { return o.queue.all() }
+func (o *overlay) len() int      { return o.queue.len() }
 
 // at is the item with that LSN, or nil.
 func (o *overlay) at(lsn meta.LSN) *item {
@@ -105,23 +104,14 @@ func (o *overlay) push(it item) {
 		it.prev = o.last[it.batch.producer]
 		o.last[it.batch.producer] = it.lsn
 	}
-	o.buf = append(o.buf, it)
+	o.queue.push(it)
 }
 
 // pop takes the first item, which was committed.
 func (o *overlay) pop() item {
-	it := o.buf[o.head]
-	o.buf[o.head] = item{}
-	o.head++
+	it := o.queue.pop()
 	if it.kind == entry.Batch && it.batch.producer >= 0 && o.last[it.batch.producer] == it.lsn {
 		delete(o.last, it.batch.producer)
-	}
-	if o.head == len(o.buf) {
-		o.buf, o.head = o.buf[:0], 0
-	} else if o.head > 1024 && o.head > len(o.buf)/2 {
-		n := copy(o.buf, o.buf[o.head:])
-		clear(o.buf[n:])
-		o.buf, o.head = o.buf[:n], 0
 	}
 	return it
 }
@@ -132,10 +122,12 @@ func (o *overlay) cut(lsn meta.LSN) {
 	for len(kept) > 0 && kept[len(kept)-1].lsn > lsn {
 		kept = kept[:len(kept)-1]
 	}
-	rest := overlay{}
-	for _, it := range kept {
-		it.prev = 0
-		rest.push(it)
+	*o = copied(kept)
+}
+
+func copied(items []item) (o overlay) {
+	for _, it := range items {
+		o.push(it)
 	}
-	*o = rest
+	return o
 }

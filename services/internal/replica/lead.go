@@ -90,8 +90,6 @@ func (r *Replica) holds(p *peer) meta.LSN {
 		return p.match
 	case t.CountUnadopted:
 		return max(p.match, p.last)
-	case t.CommitByCopies && p.reconciled:
-		return p.match
 	}
 	return 0
 }
@@ -100,9 +98,15 @@ func (r *Replica) holds(p *peer) meta.LSN {
 // the opening entry: nothing inherited is committed before.
 func (r *Replica) commit() {
 	var few [8]meta.LSN
-	held := few[:0]
+	held, least := few[:0], r.openLSN
 	for i := range r.peers {
 		held = append(held, r.holds(&r.peers[i]))
+	}
+	if r.cfg.Twins.CommitByCopies {
+		least = 0
+		for i := range r.peers {
+			held[i] = max(held[i], r.peers[i].match)
+		}
 	}
 	slices.Sort(held)
 	n := r.quorum()
@@ -110,7 +114,7 @@ func (r *Replica) commit() {
 		return
 	}
 	at := held[len(held)-n]
-	if at > r.d.state.lsn && (at >= r.openLSN || r.cfg.Twins.CommitByCopies) {
+	if at >= least {
 		r.d.advance(at)
 	}
 }

@@ -137,8 +137,8 @@ func (r *Replica) judged(p *Propose, h *batchHeader, v *verdict) {
 }
 
 func (r *Replica) lastQueued() meta.LSN {
-	if n := len(r.committing.buf); n > r.committing.head {
-		return r.committing.buf[n-1].lsn
+	if w := r.committing.all(); len(w) > 0 {
+		return w[len(w)-1].lsn
 	}
 	return 0
 }
@@ -213,6 +213,8 @@ func (r *Replica) proposeMark(p *Propose) {
 		r.refuse(p.ID, meta.Invalidf("archive mark of %d bytes can't be read: %w", len(p.Bytes), orNil(err)))
 	case m.End > r.d.state.lsn+1:
 		r.refuse(p.ID, meta.Invalidf("archive mark ends at LSN %d: only what is committed is archived, up to %d", m.End, r.d.state.lsn))
+	case m.Segment != nil && m.Segment.NextOffset > r.d.state.next:
+		r.refuse(p.ID, meta.Invalidf("archive mark's segment ends at offset %d: only what is committed is archived, up to %d", m.Segment.NextOffset, r.d.state.next))
 	case len(r.d.state.marks)+r.d.over.len() >= r.cfg.Limits.Marks && r.openMarks() >= r.cfg.Limits.Marks:
 		r.refuse(p.ID, meta.Errorf(meta.ErrExhausted, "%d archive marks wait for their manifests: put those first", r.openMarks()))
 	case m.Start != t.archived || m.Parent != t.mark:
@@ -251,7 +253,7 @@ func (r *Replica) proposeConfirm(p *Propose) {
 // the request arrived and a round confirmed this leader.
 func (r *Replica) checkTail(p *Propose) {
 	at := max(r.d.state.lsn, r.openLSN)
-	if w := r.confirming.buf; len(w) > r.confirming.head {
+	if w := r.confirming.all(); len(w) > 0 {
 		at = max(at, w[len(w)-1].lsn)
 	}
 	round := r.freshRound()

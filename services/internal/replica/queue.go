@@ -20,39 +20,50 @@ type waiter struct {
 // queues hold the answers by what they wait for. Each is in the order of LSNs, so
 // only its head is looked at; archived ones are looked at when the bucket moves.
 type queues struct {
-	committing fifo // lsn
-	confirming fifo // lsn and round
-	hints      fifo // lsn durable here
+	committing fifo[waiter] // lsn
+	confirming fifo[waiter] // lsn and round
+	hints      fifo[waiter] // lsn durable here
 	archiving  []waiter
 	covered    meta.Offset // confirmedOff as of the last look at archiving
 }
 
-type fifo struct {
-	buf  []waiter
+// fifo is a queue that keeps its buffer while it is small.
+type fifo[T any] struct {
+	buf  []T
 	head int
 }
 
-func (f *fifo) push(w waiter) { f.buf = append(f.buf, w) }
+// Buffers larger than this, in elements, are given back when they run empty.
+const keepBuffer = 1024
 
-func (f *fifo) first() *waiter {
+func (f *fifo[T]) push(v T) { f.buf = append(f.buf, v) }
+func (f *fifo[T]) all() []T { return f.buf[f.head:] }
+func (f *fifo[T]) len() int { return len(f.buf) - f.head }
+
+// first is the oldest element, or nil.
+func (f *fifo[T]) first() *T {
 	if f.head == len(f.buf) {
 		return nil
 	}
 	return &f.buf[f.head]
 }
 
-func (f *fifo) pop() waiter {
-	w := f.buf[f.head]
-	f.buf[f.head] = waiter{}
+// pop takes the oldest element; there is one.
+func (f *fifo[T]) pop() T {
+	v := f.buf[f.head]
+	clear(f.buf[f.head : f.head+1])
 	f.head++
-	if f.head == len(f.buf) {
+	switch {
+	case f.head == len(f.buf) && cap(f.buf) > keepBuffer:
+		f.buf, f.head = nil, 0
+	case f.head == len(f.buf):
 		f.buf, f.head = f.buf[:0], 0
-	} else if f.head > 1024 && f.head > len(f.buf)/2 {
+	case f.head > keepBuffer && f.head > len(f.buf)/2:
 		n := copy(f.buf, f.buf[f.head:])
 		clear(f.buf[n:])
 		f.buf, f.head = f.buf[:n], 0
 	}
-	return w
+	return v
 }
 
 // wait queues an answer.
@@ -70,12 +81,12 @@ func (r *Replica) release() {
 	if r.role != Leading {
 		return
 	}
-	for w := r.hints.first(); w != nil && w.lsn <= r.durable; w = r.hints.first() {
-		r.deliver(r.hints.pop().answer)
-	}
 	at := r.d.state.lsn
 	if at < r.openLSN {
 		return
+	}
+	for w := r.hints.first(); w != nil && w.lsn <= r.durable; w = r.hints.first() {
+		r.deliver(r.hints.pop().answer)
 	}
 	for w := r.committing.first(); w != nil && w.lsn <= at; w = r.committing.first() {
 		done := r.committing.pop()
@@ -85,18 +96,7 @@ func (r *Replica) release() {
 		}
 		r.deliver(done.answer)
 	}
-	if r.confirming.first() != nil {
-		round := r.confirmedRound()
-		for w := r.confirming.first(); w != nil && w.lsn <= at && w.round <= round; w = r.confirming.first() {
-			r.deliver(r.confirming.pop().answer)
-		}
-		if w := r.confirming.first(); w != nil && w.round > r.round && r.round <= round {
-			r.round = w.round // the next round begins: it is sent by drive
-			for i := range r.peers {
-				r.drive(&r.peers[i])
-			}
-		}
-	}
+	r.releaseConfirmed(at)
 	if len(r.archiving) > 0 && r.covered != r.d.state.confirmedOff {
 		r.covered = r.d.state.confirmedOff
 		r.archiving = slices.DeleteFunc(r.archiving, func(w waiter) bool {
@@ -106,6 +106,24 @@ func (r *Replica) release() {
 			r.deliver(w.answer)
 			return true
 		})
+	}
+}
+
+// releaseConfirmed lets go the answers that need a round of confirmations, and
+// begins the next round when one is over and answers wait for it.
+func (r *Replica) releaseConfirmed(at meta.LSN) {
+	if r.confirming.len() == 0 {
+		return
+	}
+	round := r.confirmedRound()
+	for w := r.confirming.first(); w != nil && w.lsn <= at && w.round <= round; w = r.confirming.first() {
+		r.deliver(r.confirming.pop().answer)
+	}
+	if w := r.confirming.first(); w != nil && w.round > r.round && r.round <= round {
+		r.round = w.round
+		for i := range r.peers {
+			r.drive(&r.peers[i])
+		}
 	}
 }
 
@@ -156,7 +174,7 @@ func (r *Replica) confirmedRound() uint64 {
 func (r *Replica) drop(reason error) {
 	q := r.queues
 	r.queues = queues{}
-	for _, w := range slices.Concat(q.hints.buf[q.hints.head:], q.committing.buf[q.committing.head:], q.confirming.buf[q.confirming.head:], q.archiving) {
+	for _, w := range slices.Concat(q.hints.all(), q.committing.all(), q.confirming.all(), q.archiving) {
 		a := Answer{ID: w.answer.ID, Err: reason, Applied: AppliedNo}
 		if w.appended || w.stored {
 			a.Err = meta.Errorf(meta.ErrUnknown, "shard %s: leadership ended before the outcome was known: %w", r.cfg.Shard, reason)

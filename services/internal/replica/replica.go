@@ -20,9 +20,11 @@ type Replica struct {
 	// Writes. The WAL keeps their order, so that durable is one number.
 	seq      uint64
 	synced   uint64
-	unsynced []unsynced
+	unsynced fifo[unsynced]
 	durable  meta.LSN // last entry that is durable
 	marked   meta.LSN // commit mark in the last state record
+	cutSeq   uint64   // the newest write that cut the log
+	cutTo    meta.LSN // and the lowest end of those cuts that are not durable yet
 
 	now   meta.Micros
 	stamp uint64
@@ -149,19 +151,33 @@ func (r *Replica) progress() {
 }
 
 // write applies records and gives them to the driver as one write. The records
-// are built by the caller at the end of out.records.
+// are those that were added since out.records had from. One that does not fit
+// stops the shard; those before it are written, since they are in the state.
 func (r *Replica) write(from int, sync bool) {
 	records := r.out.records[from:len(r.out.records):len(r.out.records)]
 	for i := range records {
 		if err := r.d.Apply(&records[i]); err != nil {
-			r.out.records = r.out.records[:from]
+			if records = records[:i]; i > 0 {
+				r.issue(records, sync)
+			}
 			r.stop(err)
 			return
 		}
 	}
+	r.issue(records, sync)
+}
+
+func (r *Replica) issue(records []Record, sync bool) {
 	r.seq++
-	r.unsynced = append(r.unsynced, unsynced{seq: r.seq, last: r.d.tail.lsn})
-	r.durable = min(r.durable, r.d.tail.lsn)
+	last := r.d.tail.lsn
+	r.unsynced.push(unsynced{seq: r.seq, last: last})
+	if k := records[0].Kind; k == KindTruncate || k == KindBase {
+		if r.cutSeq > r.synced {
+			last = min(last, r.cutTo)
+		}
+		r.cutSeq, r.cutTo = r.seq, last
+		r.durable = min(r.durable, last)
+	}
 	r.out.Writes = append(r.out.Writes, Write{Seq: r.seq, Records: records, Sync: sync})
 }
 
@@ -195,17 +211,11 @@ func (r *Replica) written(seq uint64) {
 		return
 	}
 	r.synced = max(r.synced, seq)
-	n := 0
-	for n < len(r.unsynced) && r.unsynced[n].seq <= seq {
-		n++
+	for u := r.unsynced.first(); u != nil && u.seq <= seq; u = r.unsynced.first() {
+		r.durable = r.unsynced.pop().last
 	}
-	if n == 0 {
-		return
-	}
-	r.durable = r.unsynced[n-1].last
-	r.unsynced = slices.Delete(r.unsynced, 0, n)
-	for _, u := range r.unsynced { // a truncation under way takes its part already
-		r.durable = min(r.durable, u.last)
+	if r.cutSeq > r.synced { // a cut under way takes its part already
+		r.durable = min(r.durable, r.cutTo)
 	}
 }
 

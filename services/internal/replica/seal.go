@@ -42,7 +42,7 @@ func (r *Replica) Seal() (Seal, bool) {
 	if r.cfg.Twins.ArchiveToEnd {
 		at = d.tail.lsn
 	}
-	if r.cfg.Twins.StateOfNow || r.cfg.Twins.ArchiveToEnd {
+	if r.cfg.Twins.StateOfNow {
 		c := d.clone()
 		c.advance(d.tail.lsn)
 		s = &c.state

@@ -56,7 +56,7 @@ func (p *point) apply(it *item) (effect bool) {
 			return false
 		}
 		p.archived, p.mark = it.cmd.end, it.lsn
-		p.archivedOff = max(p.archivedOff, it.cmd.next, min(it.cmd.start, p.next)) // what is trimmed needs no segment
+		p.archivedOff = max(p.archivedOff, min(max(it.cmd.next, it.cmd.start), p.next)) // what is trimmed needs no segment
 		return true
 	}
 	return false

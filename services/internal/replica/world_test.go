@@ -35,6 +35,7 @@ type node struct {
 	alarms     []error
 	down       bool
 	checkpoint []byte
+	rotten     bool     // the next start finds the log broken
 	placed     int      // writes before are in the checkpoint
 	checked    meta.LSN // compared with the truth up to here
 }
@@ -183,6 +184,12 @@ func (n *node) crash(keep int) {
 	d, err := DecodeDurable(n.replay().Encode())
 	if err != nil {
 		n.w.t.Fatalf("node %d: what was encoded can't be decoded: %v", n.id, err)
+	}
+	if n.rotten {
+		n.rotten = false
+		d.Break()
+		n.base, n.log = 0, nil
+		n.checkpoint, n.placed = d.Encode(), len(n.writes)
 	}
 	// What survived is rewritten and synced before anything is answered.
 	for i := range n.writes {
