@@ -47,7 +47,7 @@ func (s *Stage) ingest(ctx context.Context) error {
 	group.Go(func() error {
 		defer lines.Close()
 		if err := s.feedWithBoundary(feeding, feed, lines); err != nil {
-			return fmt.Errorf("the producer takes no more lines: %w", err)
+			return fmt.Errorf("feed the producer: %w", err)
 		}
 		return nil
 	})
@@ -58,7 +58,7 @@ func (s *Stage) ingest(ctx context.Context) error {
 		}
 		return nil
 	})
-	if err := errors.Join(group.Wait(), producer.finish()); err != nil {
+	if err := s.endProducer(group.Wait(), producer); err != nil {
 		return err
 	}
 	took := time.Since(begin)
@@ -78,6 +78,15 @@ func (s *Stage) ingest(ctx context.Context) error {
 	}
 	s.table.Add("lines tailed, in order", wrong == nil, fmt.Sprint(seen.Lines()), fmt.Sprint(s.corpus.Lines))
 	return nil
+}
+
+// endProducer waits for a producer whose input has ended; after a failure of
+// ours it is not left to try for ever.
+func (s *Stage) endProducer(failed error, producer *Command) error {
+	if failed != nil {
+		_ = producer.Process.Kill()
+	}
+	return errors.Join(failed, producer.finish())
 }
 
 // follow starts the tailing process on the empty stream.
@@ -116,17 +125,35 @@ func (s *Stage) feedWithBoundary(ctx context.Context, feed *Feed, w io.Writer) e
 	if err := feed.Run(ctx, w, 0, middle); err != nil {
 		return err
 	}
-	for ctx.Err() == nil {
-		if n, err := s.tail(ctx, corpusStream); err == nil && n == middle {
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
+	if err := s.waitStored(ctx, middle); err != nil {
+		return err
 	}
 	// The clock of append times counts milliseconds at worst.
 	time.Sleep(20 * time.Millisecond)
 	s.boundary = boundary{line: middle, at: time.Now()}
 	time.Sleep(20 * time.Millisecond)
 	return feed.Run(ctx, w, middle, s.corpus.Lines)
+}
+
+// waitStored waits until exactly so many lines are stored.
+func (s *Stage) waitStored(ctx context.Context, lines int64) error {
+	begin, last := time.Now(), int64(-1)
+	for {
+		n, err := s.tail(ctx, corpusStream)
+		switch {
+		case err == nil && n == lines:
+			return nil
+		case err == nil && n > lines:
+			return fmt.Errorf("%d lines were given, but %d are stored", lines, n)
+		case err == nil && n > last:
+			begin, last = time.Now(), n
+		case time.Since(begin) > 2*time.Minute:
+			return fmt.Errorf("%d lines were given, and storing stands still at %d: %w", lines, last, err)
+		}
+		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
 }
 
 // killOnTheWay kills the server at three random places, starts it again each

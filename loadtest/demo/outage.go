@@ -54,7 +54,7 @@ func (s *Stage) outage(ctx context.Context) error {
 		defer endLoad()
 		return s.stopStore(running, feed)
 	})
-	if err := errors.Join(group.Wait(), producer.finish()); err != nil {
+	if err := s.endProducer(group.Wait(), producer); err != nil {
 		return err
 	}
 	return s.afterOutage(ctx, feed.Lines(), probes)
