@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -40,7 +39,7 @@ type fake struct {
 	window   uint32                       // max_in_flight; 0: 32
 
 	sessions, reads, calls, dropped atomic.Int64
-	inFlight, mostInFlight          atomic.Int64
+	mostInFlight                    atomic.Int64
 	sentBytes                       atomic.Int64
 
 	mu      sync.Mutex
@@ -391,18 +390,15 @@ func (f *fake) AppendSession(ctx context.Context, stream *connect.BidiStream[var
 		return err
 	}
 	requests := make(chan *varvev1.AppendSessionRequest, maxInFlight)
-	ended := make(chan error, 1)
-	go func() {
+	var inFlight atomic.Int64
+	go func() { // ends with the handler, which ends Receive
 		defer close(requests)
 		for {
 			r, err := stream.Receive()
 			if err != nil {
-				if !errors.Is(err, io.EOF) {
-					ended <- err
-				}
 				return
 			}
-			n := f.inFlight.Add(1)
+			n := inFlight.Add(1)
 			for most := f.mostInFlight.Load(); n > most && !f.mostInFlight.CompareAndSwap(most, n); most = f.mostInFlight.Load() {
 			}
 			select {
@@ -412,14 +408,9 @@ func (f *fake) AppendSession(ctx context.Context, stream *connect.BidiStream[var
 			}
 		}
 	}()
-	defer func() {
-		for range requests {
-			f.inFlight.Add(-1)
-		}
-	}()
 	for r := range requests {
 		answer, d, err := f.take(open.Stream, &s.incarnation, open.Shard, r.Batch, open.FenceToken, r.ExpectedOffset)
-		f.inFlight.Add(-1)
+		inFlight.Add(-1)
 		switch {
 		case err != nil:
 			return err

@@ -47,6 +47,7 @@ type lane struct {
 	sequence int32 // of the next batch to seal
 	shards   uint32
 	known    uint64 // incarnation that the last session was bound to; 0: whichever has the name
+	last     *Error // newest failure since the last success
 
 	mu       sync.Mutex
 	retired  bool

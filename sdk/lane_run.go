@@ -208,6 +208,7 @@ func (l *lane) answer(ctx context.Context, s *session, a *varvev1.AppendSessionR
 		return &Error{Op: l.p.op(), Retryable: true, Err: fmt.Errorf("the server's answer does not fit a batch of %d records: %v", head.count, a)}
 	}
 	route.worked()
+	l.last = nil
 	l.finish(l.pop(), positionOf(r, hint), nil)
 	return nil
 }
@@ -261,7 +262,9 @@ func (l *lane) first() (c *chunk, doubt bool) {
 // or give up what is queued.
 func (l *lane) judge(ctx context.Context, route *route, e *Error) {
 	if o := l.overdue(); o != nil {
-		o.Err = fmt.Errorf("%w; last try: %w", ErrDeliveryTimeout, e)
+		if last := l.lastOf(e); last != nil {
+			o.Err = fmt.Errorf("%w; last try: %w", ErrDeliveryTimeout, last)
+		}
 		l.failAll(o)
 		l.rename(false)
 		return
@@ -279,6 +282,7 @@ func (l *lane) judge(ctx context.Context, route *route, e *Error) {
 		l.known = 0
 		l.rename(true)
 	case e.Retryable && !e.numbering() && !e.Is(ErrStreamDeleted):
+		l.last = e
 		if since, ok := l.oldest(); ok && l.p.o.DeliveryTimeout > 0 {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithDeadline(ctx, since.Add(l.p.o.DeliveryTimeout))
@@ -293,6 +297,17 @@ func (l *lane) judge(ctx context.Context, route *route, e *Error) {
 			l.known = 0
 		}
 	}
+}
+
+// lastOf is the newest failure that says more than that time is up.
+func (l *lane) lastOf(e *Error) *Error {
+	if l.last != nil && e.Detail == nil {
+		return l.last
+	}
+	if errors.Is(e, ErrDeliveryTimeout) {
+		return nil
+	}
+	return e
 }
 
 // failAll gives up all that is queued: the first batch fails with e, the others with

@@ -114,6 +114,7 @@ type Producer struct {
 	client *Client
 	stream string
 	o      ProducerOptions
+	bad    error // what is wrong with the options
 	credit *semaphore.Weighted
 	ctx    context.Context // ends when Close gives up, or with the client
 	cancel context.CancelCauseFunc
@@ -137,7 +138,7 @@ func (c *Client) Producer(stream string, options ...ProducerOptions) *Producer {
 		o = options[0]
 	}
 	o = o.withDefaults()
-	p := &Producer{client: c, stream: stream, o: o, credit: semaphore.NewWeighted(o.MaxBuffered)}
+	p := &Producer{client: c, stream: stream, o: o, bad: o.validate(), credit: semaphore.NewWeighted(o.MaxBuffered)}
 	p.ctx, p.cancel = context.WithCancelCause(c.ctx)
 	return p
 }
@@ -173,6 +174,9 @@ func (p *Producer) Append(ctx context.Context, r Record) (Position, error) {
 // must neither block nor append. With a nil done, a failure is reported by the next
 // Flush or Close.
 func (p *Producer) AppendAsync(ctx context.Context, r Record, done func(Position, error)) error {
+	if p.bad != nil {
+		return p.bad
+	}
 	e := encodable(&r)
 	cost := int64(batchSize(&e)) + perRecord
 	if len(r.Value) > batch.MaxBatch || cost > batch.MaxBatch {
@@ -237,11 +241,7 @@ func (p *Producer) open(ctx context.Context) ([]*lane, error) {
 		}
 		p.mu.Unlock()
 		if wait == nil {
-			err := p.o.validate()
-			var opened *varvev1.AppendSessionOpened
-			if err == nil {
-				opened, err = p.ask(ctx)
-			}
+			opened, err := p.ask(ctx)
 			p.mu.Lock()
 			close(p.opening)
 			p.opening = nil
