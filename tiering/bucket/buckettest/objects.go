@@ -287,6 +287,9 @@ func (s *suite) cancelled(ctx context.Context, b bucket.Bucket) error {
 		if !errors.Is(err, context.Canceled) {
 			return fmt.Errorf("call %d with a cancelled context: %v", i, err)
 		}
+		if errors.Is(err, bucket.ErrUnknown) {
+			return fmt.Errorf("call %d with a context that had ended before is said to be unknown: %v", i, err)
+		}
 	}
 	if err := absent(ctx, b, "cancel/b"); err != nil {
 		return err

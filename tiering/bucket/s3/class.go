@@ -87,8 +87,12 @@ func (c *class) pace() backoff.BackOff {
 	return b
 }
 
-// admit waits for a turn while the class fails.
+// admit waits for a turn while the class fails. Nothing is sent for a context that has
+// ended.
 func (c *class) admit(ctx context.Context) *verdict {
+	if ctx.Err() != nil {
+		return &verdict{kind: bucket.ErrUnavailable, err: context.Cause(ctx), own: true, advice: "the caller gave up; nothing was sent"}
+	}
 	c.mu.Lock()
 	last, healed := c.last, c.healed
 	c.mu.Unlock()

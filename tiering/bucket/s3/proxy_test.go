@@ -87,7 +87,7 @@ func (p *proxy) open(t *testing.T) *Bucket {
 // hasty opens the same bucket again, to give up soon.
 func hasty(t *testing.T, b *Bucket) *Bucket {
 	t.Helper()
-	return openAt(t, b.Location(), within(b.opts, 300*time.Millisecond))
+	return openAt(t, b.Location(), within(b.opts, 200*time.Millisecond))
 }
 
 func within(opts Options, d time.Duration) Options {

@@ -88,21 +88,21 @@ func TestT6_BoundedMemory(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 6 {
 		wg.Go(func() {
-			src := &zeroes{n: 40 << 20, each: func() {
+			src := &zeroes{n: 30 << 20, each: func() {
 				var m runtime.MemStats
 				runtime.ReadMemStats(&m)
 				for old := peak.Load(); m.HeapAlloc > old && !peak.CompareAndSwap(old, m.HeapAlloc); old = peak.Load() {
 				}
 			}}
 			info, err := b.Put(t.Context(), fmt.Sprintf("m/%d", i), bucket.Stream(src), bucket.PutOptions{})
-			if err != nil || info.Size != 40<<20 {
+			if err != nil || info.Size != 30<<20 {
 				t.Errorf("%+v, %v", info, err)
 			}
 		})
 	}
 	wg.Wait()
 	if got := peak.Load(); got > 120<<20 {
-		t.Errorf("240 MiB went through a heap of %d MiB", got>>20)
+		t.Errorf("180 MiB went through a heap of %d MiB", got>>20)
 	}
 	if len(b.buffers) != 3 {
 		t.Errorf("%d of 3 buffers came back", len(b.buffers))
@@ -152,10 +152,10 @@ func TestT6_BadNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tp.Stop()
-	opts := within(testOptions(), 500*time.Millisecond)
-	opts.MaxBackoff, opts.RequestTimeout = 20*time.Millisecond, 500*time.Millisecond
+	opts := within(testOptions(), 250*time.Millisecond)
+	opts.MaxBackoff, opts.RequestTimeout, opts.MinRate = 20*time.Millisecond, 250*time.Millisecond, 16<<20
 	b := openAt(t, fmt.Sprintf("s3://%s/toxic?endpoint=%s", testBucket, url.QueryEscape("http://"+tp.Listen)), opts)
-	healthy := openAt(t, b.Location(), within(opts, time.Minute))
+	healthy := openAt(t, b.Location(), within(testOptions(), time.Minute))
 	want := payload(400_000)
 	for i, toxic := range []string{
 		`{"name":"t","type":"reset_peer","stream":"downstream","attributes":{"timeout":0}}`,
