@@ -50,6 +50,9 @@ func (r *Replica) settle() bool {
 	switch {
 	case a.Reform != nil && d.lineage == a.Reform.From && d.lineage < a.Lineage && !d.broken && d.epochAt(a.Reform.LSN) == a.Reform.Epoch:
 		return r.reform(a.Reform)
+	case a.Base != nil && d.lineage != 0 && d.lineage < a.Lineage && d.tail.lsn > a.Base.LSN && r.alone():
+		r.stop(fmt.Errorf("the row's base at LSN %d would drop what this copy, its only member, has up to LSN %d: re-form the shard from the copy instead", a.Base.LSN, d.tail.lsn))
+		return false
 	case a.Base != nil && (d.lineage < a.Lineage || d.lineage == a.Lineage && d.tail.lsn < a.Base.LSN):
 		return r.install(a.Base)
 	case d.lineage == a.Lineage:
@@ -122,6 +125,9 @@ func (r *Replica) readmit() {
 	l.stranger = false
 	r.writeLocal(l)
 }
+
+// alone reports whether this copy is the row's only member.
+func (r *Replica) alone() bool { return len(r.row.Members) == 1 && r.member() }
 
 func (r *Replica) member() bool { return slices.Contains(r.row.Members, r.cfg.Self) }
 

@@ -82,7 +82,8 @@ type Twins struct {
 	ArchiveToEnd     bool // T2: a seal ends at the log's end, not at the commit mark
 	StateOfNow       bool // T12: a seal's state is that of the log's end
 	MatchByName      bool // N10: a message's incarnation and lineage are not looked at
-	ReplacePair      bool // E8: an opening entry replaces the pair of an epoch that held nothing else
+	ReplacePair      bool // E8: an opening entry right after another adds no pair
+	LowerEpochs      bool // E16: entries of a lower epoch are taken after a promise
 	PromiseUnwritten bool // E20: a fence is answered before the promise is durable
 	IgnoreInstance   bool // E33: an answer is taken whatever copy gave it
 	IgnoreBoot       bool // D10: an answer is taken whatever boot gave it

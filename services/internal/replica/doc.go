@@ -2,10 +2,10 @@
 // goroutine, clock, file, socket or random number of its own. A broker, a
 // simulator and an explorer drive the same code.
 //
-//	 assignment, message, written(seq), failed,              writes     (for the WAL, in order)
-//	 tick(now), propose, resign              -> Step ->      messages   (each after the write it names is durable)
-//	                                                         answers    (each proposal's, exactly once)
-//	                                                         committed  (what readers may see)
+//	assignment, message, written(seq), failed,              writes     (for the WAL, in order)
+//	tick(now), propose, resign              -> Step ->      messages   (each after the write it names is durable)
+//	                                                        answers    (each proposal's, exactly once)
+//	                                                        committed  (what readers may see)
 //
 // A [Replica] is not safe for concurrent use; whoever drives it gives it one input
 // at a time and carries out what comes out before the next. Slices in a [Ready]
@@ -19,11 +19,11 @@
 // records and the same commit mark give the same bytes. All else (role, tenure,
 // what is believed of other copies, unanswered proposals) is gone after a crash.
 //
-//	      log start                    commit mark                 end
-//	          |                             |                       |
-//	  . . . . +-----------------------------+-----------------------+
-//	          |   State: point, vector,     |  overlay: one item an |  tail: the point
-//	          |   marks, client table       |  entry, not folded    |  at the end
+//	    log start                    commit mark                 end
+//	        |                             |                       |
+//	. . . . +-----------------------------+-----------------------+
+//	        |   State: point, vector,     |  overlay: one item an |  tail: the point
+//	        |   marks, client table       |  entry, not folded    |  at the end
 //
 // The client table, marks and vector are folded up to the commit mark only. What
 // lies above is an overlay: a commit folds it, a truncation drops it, and a

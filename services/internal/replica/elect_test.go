@@ -381,43 +381,72 @@ func TestUnreachableBestLogIsNamed(t *testing.T) {
 // Fence, end and vector come from one moment after the stop: what was being
 // written is in the answer, and nothing of a lower epoch is taken after. Rows: E16
 func TestE16_FenceReadsAfterTheStop(t *testing.T) {
-	w, ns := three(t, Twins{})
-	ns[0].append(plain("racing"))
-	for _, m := range w.take(MsgAppend, 1) {
-		w.deliver(m) // written at node 1, not durable yet
-	}
-	late := ns[0].append(plain("late"))
-	w.grant(2, 2)
-	ns[2].sync(-1)
-	for _, m := range w.take(MsgFence, 1) {
-		w.deliver(m)
-	}
-	if got := w.take(MsgFenceAnswer, 2); len(got) != 0 {
-		t.Fatalf("answered before the promise is durable: %+v", got)
-	}
-	ns[1].sync(-1)
-	got := w.take(MsgFenceAnswer, 2)
-	if len(got) != 1 || got[0].Last != 2 || got[0].Vector.EpochAt(2) != 1 {
-		t.Fatalf("fence answer: %+v", got)
-	}
-	ns[0].sync(-1)
-	for _, m := range w.take(MsgAppendAnswer, 0) { // acknowledges what the answer has
-		if m.Last > got[0].Last {
-			t.Fatalf("acknowledged LSN %d, answered %d", m.Last, got[0].Last)
+	twin(t, Twins{LowerEpochs: true}, func(t *testing.T, twins Twins) {
+		w, ns := three(t, twins)
+		ns[0].append(plain("racing"))
+		for _, m := range w.take(MsgAppend, 1) {
+			w.deliver(m) // written at node 1, not durable yet
 		}
-		w.deliver(m)
-	}
-	for _, m := range w.take(MsgAppend, 1) {
-		w.deliver(m)
-	}
-	ns[1].sync(-1)
-	if ns[1].r.d.Last() != 2 {
-		t.Fatalf("took LSN %d of a lower epoch after its promise", ns[1].r.d.Last())
-	}
-	ns[0].silent(late)
-	w.deliver(got[0])
-	w.run()
-	if a := ns[0].answer(late); a.Err == nil {
-		t.Fatalf("%+v", a)
-	}
+		w.grant(2, 2)
+		ns[2].sync(-1)
+		for _, m := range w.take(MsgFence, 1) {
+			w.deliver(m)
+		}
+		must(len(w.take(MsgFenceAnswer, 2)) == 0, "answered before the promise is durable")
+		ns[1].sync(-1)
+		got := w.take(MsgFenceAnswer, 2)
+		must(len(got) == 1 && got[0].Last == 2 && got[0].Vector.EpochAt(2) == 1, "fence answer: %+v", got)
+		acks := w.take(MsgAppendAnswer, 0)
+		must(len(acks) == 1 && acks[0].Last == 2, "what was acknowledged is not what the answer has: %+v", acks)
+		ns[0].sync(-1)
+		late := ns[0].append(plain("late"))
+		w.deliver(acks[0])
+		for _, m := range w.take(MsgAppend, 1) {
+			w.deliver(m)
+		}
+		ns[1].sync(-1)
+		must(ns[1].r.d.Last() == 2, "took LSN %d of a lower epoch after its promise", ns[1].r.d.Last())
+		w.deliver(got[0])
+		w.run()
+		w.tick()
+		w.run()
+		must(ns[0].answer(late).Err != nil, "%+v", ns[0].answer(late))
+		must(ns[2].r.Status().Serving && ns[2].r.d.state.next == 1, "node 2: %+v", ns[2].r.Status())
+	})
+}
+
+// Pairs are derived from the entries, one an epoch, also where epochs follow each
+// other with nothing between: two logs that differ there only must be told apart.
+// Rows: E8, B22
+func TestE8_EveryEpochHasItsPair(t *testing.T) {
+	twin(t, Twins{ReplacePair: true}, func(t *testing.T, twins Twins) {
+		w, ns := three(t, twins)
+		ns[0].crash(0)
+		w.grant(0, 0, 2)
+		ns[0].sync(-1)
+		for _, m := range w.take(MsgFence, 2) {
+			w.deliver(m)
+		}
+		ns[2].sync(-1)
+		for _, m := range w.take(MsgFenceAnswer, 0) {
+			w.deliver(m)
+		}
+		ns[0].sync(-1) // its opening entry, LSN 2 of epoch 2, is here alone
+		w.net = nil
+		ns[0].down = true
+		w.grant(1, 1, 2)
+		w.run(1, 2) // LSN 2 of epoch 3
+		must(ns[1].r.Status().Serving, "node 1: %+v", ns[1].r.Status())
+		ns[0].down = false
+		for range 3 {
+			w.tick()
+			w.run()
+		}
+		id := ns[1].append(plain("a"))
+		w.run()
+		w.tick()
+		w.run()
+		ns[1].good(id)
+		w.same()
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/varve-io/varve/meta"
+	"github.com/varve-io/varve/meta/entry"
 )
 
 // to is a message of the first node, as leader of an epoch, to a follower.
@@ -475,4 +476,93 @@ func TestE3_FailureIsForGood(t *testing.T) {
 	if s := n.r.Status(); s.Role != Poisoned || s.Serving || n.r.d.Commit() != 2 {
 		t.Fatalf("%+v", s)
 	}
+}
+
+// On an operator's word a broken copy with nothing in the bucket begins its next
+// lineage from nothing; without that word it waits.
+func TestBeginFromNothing(t *testing.T) {
+	w, n := lone(t, Twins{})
+	n.append(plain("gone"))
+	w.run()
+	n.rotten = true
+	n.crash(0)
+	a := Assignment{Revision: 9, Shard: shardID, Lineage: lineage + 1, Epoch: 5, Leader: n.cfg.Self, Boot: n.cfg.Boot, Members: w.members}
+	first := a
+	n.step(&first)
+	w.run()
+	if s := n.r.Status(); s.Serving || s.NeedsEpoch || len(s.Waiting) == 0 {
+		t.Fatalf("%+v", s)
+	}
+	a.Base = &Base{}
+	n.step(&a)
+	w.truth = map[meta.LSN]string{}
+	w.run()
+	if s := n.r.Status(); !s.Serving || s.Stranger || s.Last != 1 {
+		t.Fatalf("%+v", s)
+	}
+}
+
+// A base below what the only member has would drop it: the shard stops instead.
+func TestBaseDoesNotDropTheOnlyCopy(t *testing.T) {
+	w, n := lone(t, Twins{})
+	n.append(plain("a"))
+	w.run()
+	s, _ := n.r.Seal()
+	n.append(plain("b"))
+	w.run()
+	n.step(&Assignment{
+		Revision: 9, Shard: shardID, Lineage: lineage + 1, Epoch: 5, Leader: n.cfg.Self, Boot: n.cfg.Boot, Members: w.members,
+		Base: &Base{LSN: s.End - 1, Mark: s.End, State: s.State},
+	})
+	if st := n.r.Status(); st.Role != Stopped || st.Last != 3 || len(n.alarms) != 1 {
+		t.Fatalf("%+v", st)
+	}
+}
+
+// Entries that do not fit, or that this build does not know, stop the shard; what
+// was taken before them is written, so that log and state stay the same.
+func TestBadEntriesStopTheShard(t *testing.T) {
+	good := func(w *world) entry.Entry {
+		e := w.nodes[0].log[0]
+		e.Kind, e.LSN, e.Payload = entry.Batch, 2, plain("x")
+		return e
+	}
+	for name, spoil := range map[string]func(e *entry.Entry){
+		"gap in offsets":    func(e *entry.Entry) { e.Offset++ },
+		"time goes back":    func(e *entry.Entry) { e.Time = 1 },
+		"no opening entry":  func(e *entry.Entry) { e.Epoch = 0 },
+		"later lineage":     func(e *entry.Entry) { e.Lineage++ },
+		"unpromised epoch":  func(e *entry.Entry) { e.Epoch = 7; e.Kind = entry.Open },
+		"unknown kind":      func(e *entry.Entry) { e.Kind = 99 },
+		"later level":       func(e *entry.Entry) { e.Level = 99 },
+		"malformed payload": func(e *entry.Entry) { e.Payload = e.Payload[:10] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, ns := three(t, Twins{})
+			first, second := good(w), good(w)
+			second.LSN, second.Offset = 3, 1
+			spoil(&second)
+			m := w.to(ns[1], MsgAppend, 1, Message{PrevLSN: 1, PrevEpoch: 1, First: 2, Last: 3, Entries: []entry.Entry{first, second}})
+			ns[1].step(&m)
+			if s := ns[1].r.Status(); s.Role != Stopped || len(ns[1].alarms) != 1 || s.Last != 2 {
+				t.Fatalf("%+v", s)
+			}
+			if got := ns[1].replay().Last(); got != 2 {
+				t.Fatalf("the log ends at %d, the state at 2", got)
+			}
+		})
+	}
+}
+
+// The commit mark goes into the log now and then: a replay's overlay stays short.
+func TestReplayKnowsARecentMark(t *testing.T) {
+	w, n := lone(t, Twins{})
+	for range 3 * markEvery {
+		n.append(plain("x"))
+		n.sync(-1)
+	}
+	if d := n.replay(); d.over.len() > markEvery+2 || d.Commit() > n.r.d.Commit() {
+		t.Fatalf("%d entries above the mark", d.over.len())
+	}
+	w.same()
 }

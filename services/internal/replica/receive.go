@@ -31,7 +31,8 @@ func (r *Replica) request(m *Message) {
 		r.onFence(m)
 		return
 	}
-	if m.Epoch != r.d.promise || r.standing {
+	lower := m.Epoch < r.d.promise && r.cfg.Twins.LowerEpochs
+	if m.Epoch != r.d.promise && !lower || r.standing {
 		r.stale(m)
 		return
 	}

@@ -285,7 +285,7 @@ func (r *Replica) send(m Message) {
 func (r *Replica) vector() meta.Vector {
 	v := r.d.Vector()
 	if r.cfg.Twins.ReplacePair {
-		v = slices.CompactFunc(v, func(a, b meta.EpochStart) bool { return a.LSN+1 == b.LSN })
+		v = slices.CompactFunc(v, func(later, kept meta.EpochStart) bool { return later.LSN == kept.LSN+1 })
 	}
 	return v
 }

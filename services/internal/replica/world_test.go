@@ -245,7 +245,7 @@ func (w *world) run(among ...int) {
 			return
 		}
 	}
-	w.t.Fatal("the network never comes to rest")
+	w.violation("the network never comes to rest")
 }
 
 func (w *world) deliver(m Message) {
