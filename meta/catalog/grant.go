@@ -51,7 +51,7 @@ func decodeShards(items []KeyValue) ([]ShardRow, error) {
 
 // AllShards lists the rows of every shard, in key order, for the controller.
 // after is the last shard of the page before (nil for the first); at is its
-// revision, 0 for now: pages of one listing show one moment.
+// revision, 0 for the present: pages of one listing show one moment.
 func (c *Catalog) AllShards(ctx context.Context, after *meta.ShardID, at Revision, limit int) (rows []ShardRow, seen Revision, more bool, err error) {
 	r := RangeRequest{Prefix: dirShards, Limit: limit, Revision: at}
 	if after != nil {
