@@ -181,11 +181,11 @@ type Abandonment struct {
 	Survivor meta.Member
 	Boot     meta.BootNonce
 	Base     Base // what it goes on from when it holds no log
-	// Hopeless is the caller's finding, from asking every copy, that no majority of
-	// the row's members could elect a leader, and the operator's word that the
-	// missing ones are stopped. Without it the abandon is refused.
-	Hopeless bool
-	Why      string // what the finding rests on, for the error
+	// CanServe is the caller's finding, from asking every copy, that a majority of
+	// the row's members could still elect a leader. Then the abandon is refused. The
+	// catalog has nothing to find that out with: whoever calls must have asked.
+	CanServe bool
+	Why      string // what CanServe rests on, for the error
 }
 
 // Abandoned is the row that re-forms a shard: next lineage, next epoch, one
@@ -194,8 +194,8 @@ func Abandoned(row ShardRow, a Abandonment) (ShardRow, error) {
 	switch {
 	case row.State != ShardServed:
 		return ShardRow{}, meta.Invalidf("shard %s is %s: there is nothing to abandon", row.ID, row.State)
-	case !a.Hopeless:
-		return ShardRow{}, meta.Invalidf("shard %s may still be served by its members (%s): start those brokers instead", row.ID, a.Why)
+	case a.CanServe:
+		return ShardRow{}, meta.Invalidf("shard %s can still be served by its members (%s): start those brokers instead", row.ID, a.Why)
 	case a.Boot == 0:
 		return ShardRow{}, meta.Invalidf("shard %s: an abandon names the boot of the copy that goes on", row.ID)
 	case row.Lineage.Counter() == ^uint32(0):

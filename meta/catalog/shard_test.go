@@ -248,11 +248,11 @@ func TestAbandon(t *testing.T) {
 		c := setUp(t, kv, catalog.Options{})
 		s := create(t, c, "a")
 		row := grant(t, c, s, "b1", "b2", "b3")
-		a := catalog.Abandonment{Survivor: member("b3"), Boot: 4, Why: "b1 and b2 answer"}
+		a := catalog.Abandonment{Survivor: member("b3"), Boot: 4, CanServe: true, Why: "b1 and b2 answer"}
 		if _, err := c.Abandon(t.Context(), row, a); !errors.Is(err, meta.ErrInvalid) {
 			t.Errorf("with a quorum there: %v", err)
 		}
-		a.Hopeless = true
+		a.CanServe = false
 		a.Survivor.Storage[0]++ // it came back under a new id
 		got, err := c.Abandon(t.Context(), row, a)
 		if err != nil || got.Lineage != row.Lineage+1 || got.Epoch != row.Epoch+1 || len(got.Members) != 1 || got.Leader != a.Survivor {
