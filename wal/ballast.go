@@ -3,6 +3,7 @@ package wal
 import (
 	"errors"
 	"io/fs"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/varve-io/varve/wal/vfs"
@@ -19,7 +20,13 @@ const (
 type ballast struct {
 	fs   vfs.FS
 	name string
+	// spare is told the size that the ballast has or should have, so that log files
+	// never take its room while it is given up.
+	spare *atomic.Int64
 }
+
+// ballastFor is room for two checkpoints of that many bytes.
+func ballastFor(bytes int64) int64 { return max(2*bytes, smallBallast) }
 
 // with runs f, and again without the ballast if the disk was full.
 func (b *ballast) with(f func() error) error {
@@ -36,7 +43,8 @@ func (b *ballast) with(f func() error) error {
 // renew sees to a ballast of at least twice that many bytes. A disk that has no
 // room for it has none; that is no failure.
 func (b *ballast) renew(bytes int64) {
-	want := max(2*bytes, smallBallast)
+	want := ballastFor(bytes)
+	b.spare.Store(want)
 	if info, err := b.fs.Stat(b.name); err == nil {
 		if info.Size() >= want && info.Size() <= 4*want {
 			return

@@ -242,7 +242,7 @@ func TestW2_TornAtEveryByte(t *testing.T) {
 			continue
 		}
 		step := int64(1)
-		if every++; every%16 != 1 || bytes > 4<<10 {
+		if every++; every%6 != 1 || bytes > 4<<10 {
 			step = 1021
 		}
 		for cut := int64(0); cut <= bytes; cut += step {

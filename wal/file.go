@@ -71,12 +71,14 @@ func fileNumber(name string) (uint64, bool) {
 	return n, true
 }
 
-// folder makes, reads and prepares log files. It keeps no state that needs a lock.
+// folder makes and prepares log files. It keeps no state that needs a lock.
 type folder struct {
 	fs   vfs.FS
 	dir  string // the wal folder
 	rand io.Reader
 	size int64
+	// spare is how much a new file leaves free on the disk: the ballast's room.
+	spare atomic.Int64
 	// skipDirSync is the twin NoDirSync.
 	skipDirSync bool
 }
@@ -86,8 +88,9 @@ type folder struct {
 func (d *folder) create(number uint64) (*logFile, error) {
 	name := fileName(number)
 	full := path.Join(d.dir, name)
-	if free, err := d.fs.Free(d.dir); err == nil && free < uint64(d.size) {
-		return nil, meta.Errorf(meta.ErrExhausted, "no room for another log file: %d bytes are free on the disk of %s, %d are needed; free some space", free, d.dir, d.size)
+	need := uint64(d.size + d.spare.Load())
+	if free, err := d.fs.Free(d.dir); err == nil && free < need {
+		return nil, meta.Errorf(meta.ErrExhausted, "no room for another log file: %d bytes are free on the disk of %s, %d are needed; free some space", free, d.dir, need)
 	}
 	f, err := d.fs.Create(full)
 	if err != nil {

@@ -25,16 +25,16 @@ type Log struct {
 	identity *identity
 	lock     io.Closer
 
-	wake        chan struct{} // something was queued, or the log closes
-	prepares    chan struct{} // the preparer has something to do
-	quit        chan struct{} // closed once: the goroutines end
-	closing     sync.Once
-	failed      chan struct{} // closed when poisoned
-	running     sync.WaitGroup
-	writer      writer
-	checkpoints *checkpoints
-	checkpoint  chan struct{} // held by the one Checkpoint that runs
-	ballast     ballast
+	wake             chan struct{} // something was queued, or the log closes
+	prepares         chan struct{} // the preparer has something to do
+	quit             chan struct{} // closed once: the goroutines end
+	closing, killing sync.Once
+	failed           chan struct{} // closed when poisoned
+	running          sync.WaitGroup
+	writer           writer
+	checkpoints      *checkpoints
+	checkpoint       chan struct{} // held by the one Checkpoint that runs
+	ballast          ballast
 
 	mu sync.Mutex
 	state
@@ -188,27 +188,41 @@ func (l *Log) Close(ctx context.Context) error {
 		l.running.Wait()
 		return ErrClosed
 	}
-	err := l.drain(ctx)
+	// No checkpoint runs beside the clean mark; one under way still finishes.
+	var err error
+	select {
+	case l.checkpoint <- struct{}{}:
+		err = l.drain(ctx)
+	case <-ctx.Done():
+		err = ctx.Err()
+		l.abandon()
+	}
 	l.stop()
 	if err == nil {
 		l.mu.Lock()
 		end := l.end
 		l.mu.Unlock()
-		err = l.identity.stop(end)
+		err = l.ballast.with(func() error { return l.identity.stop(end) })
 	}
-	return errors.Join(err, l.release())
+	l.killing.Do(func() { err = errors.Join(err, l.release()) })
+	return err
 }
 
 // drain waits until everything queued is on disk.
 func (l *Log) drain(ctx context.Context) error {
 	err := l.barrier(ctx)
 	if ctx.Err() != nil {
-		l.mu.Lock()
-		l.killed = true
-		l.broadcast()
-		l.mu.Unlock()
+		l.abandon()
 	}
 	return err
+}
+
+// abandon makes the writer write nothing more.
+func (l *Log) abandon() {
+	l.mu.Lock()
+	l.closed, l.killed = true, true
+	l.broadcast()
+	l.mu.Unlock()
 }
 
 // barrier waits until everything queued so far is on disk and applied.
@@ -225,6 +239,8 @@ func (l *Log) barrier(ctx context.Context) error {
 	select {
 	case err := <-done:
 		return err
+	case <-l.quit:
+		return ErrClosed
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -238,12 +254,12 @@ func (l *Log) poisonedError() error {
 // Kill stops the log as a crash would: what is queued is never written and its
 // Done never called. For tests.
 func (l *Log) Kill() {
-	l.mu.Lock()
-	l.closed, l.killed = true, true
-	l.broadcast()
-	l.mu.Unlock()
+	l.abandon()
 	l.stop()
-	_ = l.release() // as a crash would
+	l.killing.Do(func() {
+		l.checkpoint <- struct{}{} // one under way finds the log closed
+		_ = l.release()            // as a crash would
+	})
 }
 
 // stop ends the goroutines and waits for them.

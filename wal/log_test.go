@@ -39,28 +39,3 @@ func TestAppendReadReopen(t *testing.T) {
 	}
 	isKind(t, r.log.Append(&Write{Shard: b}), ErrClosed)
 }
-
-func TestFilesAreRecycled(t *testing.T) {
-	r := open(t, testOptions(vfs.NewMem(1)))
-	a, tiny := r.bind(1), r.bind(2)
-	r.add(tiny, 1, 100)
-	for i := range 300 {
-		release, err := r.log.Reserve(soon(t), 3000)
-		r.must(err)
-		r.add(a, 1, 3000)
-		release()
-		if i%7 == 6 {
-			_, end := r.log.Bounds(a)
-			r.log.Drop(a, end-3)
-			r.must(r.checkpoint())
-		}
-		if st := r.log.Status(); st.Bytes > st.Budget {
-			t.Fatalf("%d bytes on disk, the budget is %d", st.Bytes, st.Budget)
-		}
-	}
-	r.must(r.readAll())
-	if st := r.log.Status(); st.Used > 4*fileSize {
-		t.Errorf("%d bytes in use for %d live: %+v", st.Used, st.Live, st)
-	}
-	r.reopen(false)
-}

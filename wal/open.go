@@ -43,12 +43,13 @@ func Open(ctx context.Context, opts Options) (*Log, error) {
 		opts: opts, lock: lock,
 		wake: make(chan struct{}, 1), prepares: make(chan struct{}, 1), quit: make(chan struct{}),
 		failed: make(chan struct{}), checkpoint: make(chan struct{}, 1),
-		folder: folder{fs: opts.FS, dir: path.Join(opts.Dir, walDir), rand: opts.Rand, size: opts.FileSize, skipDirSync: opts.Twins.NoDirSync},
 	}
+	f := &l.folder
+	f.fs, f.dir, f.rand, f.size, f.skipDirSync = opts.FS, path.Join(opts.Dir, walDir), opts.Rand, opts.FileSize, opts.Twins.NoDirSync
 	l.index, l.changed = newIndex(), make(chan struct{})
 	l.index.copyIsAppend = opts.Twins.CopyIsAppend
 	l.writer.l = l
-	l.ballast = ballast{fs: opts.FS, name: path.Join(opts.Dir, ballastFile)}
+	l.ballast = ballast{fs: opts.FS, name: path.Join(opts.Dir, ballastFile), spare: &l.folder.spare}
 	if err := l.open(); err != nil {
 		_ = l.release() // nothing is under way; the error is the one to tell
 		return nil, err
@@ -81,12 +82,14 @@ func (l *Log) open() error {
 		l.index.files = nil
 		return err
 	}
+	l.folder.spare.Store(ballastFor(l.identity.super.current.Checkpoint.Size))
 	if err := l.adopt(r); err != nil {
 		return err
 	}
 	if err := l.ballast.with(l.identity.commit); err != nil {
 		return err
 	}
+	l.ballast.renew(l.identity.super.current.Checkpoint.Size)
 	// What the checkpoint folder holds beside the named one is of no use to anybody.
 	return l.checkpoints.prune(l.identity.super.current.Checkpoint)
 }
