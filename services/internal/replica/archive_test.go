@@ -31,7 +31,8 @@ func archive(w *world, n *node) (mark meta.LSN) {
 	return mark
 }
 
-// A seal ends at the commit mark. Rows: T2
+// A seal ends at the commit mark.
+// Rows: T2
 func TestT2_OnlyCommittedIsArchived(t *testing.T) {
 	twin(t, Twins{ArchiveToEnd: true}, func(t *testing.T, twins Twins) {
 		w, n := lone(t, twins)
@@ -54,7 +55,8 @@ func TestT2_OnlyCommittedIsArchived(t *testing.T) {
 }
 
 // The state in a seal is the fold to exactly its end, whatever is committed or
-// pending later, and refolding the entries gives the same bytes. Rows: T12
+// pending later, and refolding the entries gives the same bytes.
+// Rows: T12
 func TestT12_StateIsTheFoldToTheEnd(t *testing.T) {
 	twin(t, Twins{StateOfNow: true}, func(t *testing.T, twins Twins) {
 		w, n := lone(t, twins)
@@ -185,7 +187,9 @@ func TestT13_MarkIsCompareAndSet(t *testing.T) {
 }
 
 // Droppable moves at the confirmation, not at the mark, and answers of level
-// archive leave then. Rows: T1 (core), B70
+// archive leave then.
+// It is the core's part of T1.
+// Scenarios: B70
 func TestArchiveLevelWaitsForTheManifest(t *testing.T) {
 	w, n := lone(t, Twins{})
 	id := n.propose(Propose{Kind: ProposeBatch, Bytes: idem(1, 0, 0, "a"), Level: Archive})

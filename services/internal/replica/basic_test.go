@@ -6,7 +6,8 @@ import (
 )
 
 // One member and three go the same way: promise, fence, majority, opening entry,
-// durable, commit. Rows: C2, W12
+// durable, commit.
+// Rows: C2, W12
 func TestOneAndThreeMembers(t *testing.T) {
 	for _, members := range []int{1, 2, 3, 5} {
 		t.Run(fmt.Sprint(members), func(t *testing.T) {

@@ -3,7 +3,7 @@
 // simulator and an explorer drive the same code.
 //
 //	assignment, message, written(seq), failed,              writes     (for the WAL, in order)
-//	tick(now), propose, resign              -> Step ->      messages   (each after the write it names is durable)
+//	tick(now), connected, propose, resign   -> Step ->      messages   (each after the write it names is durable)
 //	                                                        answers    (each proposal's, exactly once)
 //	                                                        committed  (what readers may see)
 //

@@ -8,7 +8,8 @@ import (
 	"github.com/varve-io/varve/meta"
 )
 
-// The opening entry is durable before the epoch serves. Rows: E2, E24
+// The opening entry is durable before the epoch serves.
+// Rows: E2, E24
 func TestE2_OpeningEntryIsDurableFirst(t *testing.T) {
 	twin(t, Twins{CountUnsynced: true}, func(t *testing.T, twins Twins) {
 		w := newWorld(t, 1, twins)
@@ -28,7 +29,8 @@ func TestE2_OpeningEntryIsDurableFirst(t *testing.T) {
 
 // An epoch is led by one boot. The leader's unsynced tail goes with its machine;
 // resuming the epoch would put another record under an LSN that a follower has.
-// Rows: E24, D7
+// It is the core's part of D7.
+// Rows: E24
 func TestE24_EpochBelongsToOneBoot(t *testing.T) {
 	t.Run("one member", func(t *testing.T) {
 		twin(t, Twins{ResumeEpoch: true}, func(t *testing.T, twins Twins) {
@@ -66,7 +68,8 @@ func TestE24_EpochBelongsToOneBoot(t *testing.T) {
 }
 
 // What was granted to an epoch that this copy has promised already can't be led,
-// and the same row again changes nothing. Rows: E17
+// and the same row again changes nothing.
+// Rows: E17
 func TestE17_FenceNeverGoesBack(t *testing.T) {
 	w, ns := three(t, Twins{})
 	f := ns[1]
@@ -100,7 +103,8 @@ func TestE17_FenceNeverGoesBack(t *testing.T) {
 }
 
 // Who gave no answer is absent, not zero; a majority is of the configured size,
-// and falling short of it waits and names whom for. Rows: E18, E34
+// and falling short of it waits and names whom for.
+// Rows: E18, E34
 func TestE18_Majority(t *testing.T) {
 	twin(t, Twins{MajorityShort: true}, func(t *testing.T, twins Twins) {
 		for _, size := range []int{1, 2, 3, 5} {
@@ -126,7 +130,9 @@ func TestE18_Majority(t *testing.T) {
 }
 
 // A promise is durable before it is answered: here it is answered, lost with the
-// machine, and the old leader commits through the copy that gave it. Rows: E20, B25
+// machine, and the old leader commits through the copy that gave it.
+// Scenarios: B25
+// Rows: E20
 func TestE20_PromiseIsDurableFirst(t *testing.T) {
 	twin(t, Twins{PromiseUnwritten: true}, func(t *testing.T, twins Twins) {
 		w, ns := three(t, twins)
@@ -164,7 +170,8 @@ func TestE20_PromiseIsDurableFirst(t *testing.T) {
 }
 
 // A follower with a longer tail of the epoch before is cut at the opening entry.
-// Rows: E7, E13
+// It is the core's part of E13.
+// Rows: E7
 func TestE7_LongerTailIsCutAtTheOpeningEntry(t *testing.T) {
 	twin(t, Twins{VectorTooEarly: true}, func(t *testing.T, twins Twins) {
 		w, ns := three(t, twins)
@@ -212,7 +219,9 @@ func TestE7_LongerTailIsCutAtTheOpeningEntry(t *testing.T) {
 	})
 }
 
-// A diverged follower whose end is the same number is not counted. Rows: E19, B21
+// A diverged follower whose end is the same number is not counted.
+// Scenarios: B21
+// Rows: E19
 func TestE19_ReconcileBeforeCounting(t *testing.T) {
 	twin(t, Twins{CountUnadopted: true}, func(t *testing.T, twins Twins) {
 		w, ns := three(t, twins)
@@ -262,7 +271,9 @@ func TestE19_ReconcileBeforeCounting(t *testing.T) {
 }
 
 // Raft's figure 8: an entry of an earlier epoch that a majority holds is not
-// committed by copies alone, since another log may still win. Rows: E22, B24
+// committed by copies alone, since another log may still win.
+// Scenarios: B24
+// Rows: E22
 func TestE22_InheritedCommitsThroughTheOpeningEntry(t *testing.T) {
 	script := func(t *testing.T, twins Twins) {
 		w, ns := three(t, twins)
@@ -379,7 +390,8 @@ func TestUnreachableBestLogIsNamed(t *testing.T) {
 }
 
 // Fence, end and vector come from one moment after the stop: what was being
-// written is in the answer, and nothing of a lower epoch is taken after. Rows: E16
+// written is in the answer, and nothing of a lower epoch is taken after.
+// Rows: E16
 func TestE16_FenceReadsAfterTheStop(t *testing.T) {
 	twin(t, Twins{LowerEpochs: true}, func(t *testing.T, twins Twins) {
 		w, ns := three(t, twins)
@@ -417,7 +429,8 @@ func TestE16_FenceReadsAfterTheStop(t *testing.T) {
 
 // Pairs are derived from the entries, one an epoch, also where epochs follow each
 // other with nothing between: two logs that differ there only must be told apart.
-// Rows: E8, B22
+// Scenarios: B22
+// Rows: E8
 func TestE8_EveryEpochHasItsPair(t *testing.T) {
 	twin(t, Twins{ReplacePair: true}, func(t *testing.T, twins Twins) {
 		w, ns := three(t, twins)

@@ -18,7 +18,8 @@ func (w *world) to(f *node, kind MessageKind, e meta.Epoch, m Message) Message {
 }
 
 // A wrong leader asks to cut below the commit mark: refused, the shard stops, the
-// data stays. Rows: E14
+// data stays.
+// Rows: E14
 func TestE14_NeverBelowTheCommitMark(t *testing.T) {
 	w, ns := three(t, Twins{})
 	ns[0].append(plain("a"))
@@ -64,7 +65,9 @@ func TestCommitMarkBeyondTheBestLog(t *testing.T) {
 }
 
 // A stranger promises and copies; its word counts only once it has copied all that
-// the leader had, durably, and the row names it. Rows: E28, D8, B18, B27
+// the leader had, durably, and the row names it.
+// Scenarios: B18, B27
+// Rows: E28, D8
 func TestE28_StrangerDoesNotCount(t *testing.T) {
 	twin(t, Twins{CountStrangers: true}, func(t *testing.T, twins Twins) {
 		w, ns := three(t, twins)
@@ -145,7 +148,8 @@ func TestE28_StrangerCopiesInFull(t *testing.T) {
 }
 
 // A lone member that came back under another storage id, or broken, waits.
-// Rows: E34, D7
+// It is the core's part of D7.
+// Rows: E34
 func TestE34_LoneStrangerWaits(t *testing.T) {
 	for name, spoil := range map[string]func(*node){
 		"new storage id": func(n *node) { n.cfg.Self.Storage = meta.StorageID{99}; n.r.d.Estrange() },
@@ -173,8 +177,8 @@ func TestE34_LoneStrangerWaits(t *testing.T) {
 }
 
 // Abandon: the next lineage goes on from the copy's own log, and it counts again.
-// Rows: E35 (one member)
-func TestE35_ReformFromTheOwnLog(t *testing.T) {
+// It is the core's part of E35.
+func TestReformFromTheOwnLog(t *testing.T) {
 	w, n := lone(t, Twins{})
 	for i := range 3 {
 		n.append(idem(1, 0, int32(i), "v"))
@@ -214,7 +218,8 @@ func TestE35_ReformFromTheOwnLog(t *testing.T) {
 }
 
 // A copy that adopted an epoch is not cut for a leader of it: a second, late
-// reconciliation finds entries that were acknowledged since. Rows: E29
+// reconciliation finds entries that were acknowledged since.
+// Rows: E29
 func TestE29_AdoptedIsNeverCut(t *testing.T) {
 	twin(t, Twins{TruncateAdopted: true}, func(t *testing.T, twins Twins) {
 		w := newWorld(t, 3, twins)
@@ -275,7 +280,8 @@ func TestE30_MarkNeedsAdoption(t *testing.T) {
 }
 
 // Marks can't be lost for good: no queue, the latest value is sent until it is
-// acknowledged; a restarted copy on a quiet shard learns it too. Rows: E15
+// acknowledged; a restarted copy on a quiet shard learns it too.
+// Rows: E15
 func TestE15_MarksAreNotLost(t *testing.T) {
 	w, ns := three(t, Twins{})
 	for i := range 200 {
@@ -300,20 +306,40 @@ func TestE15_MarksAreNotLost(t *testing.T) {
 			t.Fatalf("node %d knows %d", n.id, n.r.d.Commit())
 		}
 	}
-	ns[2].crash(0)
-	id := ns[0].append(plain("wakes the leader"))
-	for range 4 {
-		w.tick()
-		w.run()
+	ns[2].crash(0) // a quiet shard: no append wakes the leader
+	ns[2].r = New(ns[2].cfg, func() *Durable { d := ns[2].replay(); return d }())
+	ns[2].r.seq, ns[2].r.synced = uint64(len(ns[2].writes)), uint64(len(ns[2].writes))
+	if c := ns[2].r.d.Commit(); c == 201 {
+		t.Fatal("the copy knows the mark from its own disk: nothing is shown")
 	}
-	ns[0].good(id)
-	if ns[2].r.d.Commit() != 202 {
-		t.Fatalf("after its restart node 2 knows %d", ns[2].r.d.Commit())
+	again := *w.row
+	ns[2].step(&again)
+	ns[0].step(Connected{Peer: ns[2].cfg.Self, Boot: ns[2].cfg.Boot})
+	w.run()
+	if c := ns[2].r.d.Commit(); c != 201 {
+		t.Fatalf("after its restart node 2 knows %d", c)
 	}
 	w.same()
 }
 
-// A base is installed whole, with the promise that was there before. Rows: E32
+// A changed storage id is not counted any more, on an idle shard too.
+// It is the core's part of D4.
+func TestConnectedUnderAnotherStorage(t *testing.T) {
+	w, ns := three(t, Twins{})
+	wiped := ns[1].cfg.Self
+	wiped.Storage = meta.StorageID{88}
+	ns[0].step(Connected{Peer: wiped, Boot: 7})
+	ns[0].step(Connected{Peer: ns[2].cfg.Self, Boot: 7})
+	w.net = nil
+	m := Message{Kind: MsgAppendAnswer, From: ns[1].cfg.Self, To: ns[0].cfg.Self, Boot: ns[1].cfg.Boot, Instance: 1, Shard: shardID, Lineage: lineage, Epoch: 1, Last: 2, Adopted: true, Stamp: 999}
+	id := ns[0].append(plain("x"))
+	ns[0].sync(-1)
+	ns[0].step(&m) // of the copy that was there before
+	ns[0].silent(id)
+}
+
+// A base is installed whole, with the promise that was there before.
+// Rows: E32
 func TestE32_BaseNeverLowersThePromise(t *testing.T) {
 	twin(t, Twins{BaseOverwrites: true}, func(t *testing.T, twins Twins) {
 		_, src := lone(t, Twins{})
@@ -343,7 +369,7 @@ func TestE32_BaseNeverLowersThePromise(t *testing.T) {
 }
 
 // A fence names the row's base: a copy that ends below it installs it first.
-// Rows: T14 (core part)
+// It is the core's part of T14.
 func TestSleeperDoesNotAnswerFromBelowTheBase(t *testing.T) {
 	w, ns := three(t, Twins{})
 	w.net = nil
@@ -356,7 +382,8 @@ func TestSleeperDoesNotAnswerFromBelowTheBase(t *testing.T) {
 }
 
 // Another incarnation or lineage: StaleRoute, no byte written, no vote; later it
-// succeeds. Rows: N10, N11, N9
+// succeeds.
+// Rows: N10, N11, N9
 func TestN10_IncarnationIsNamed(t *testing.T) {
 	twin(t, Twins{MatchByName: true}, func(t *testing.T, twins Twins) {
 		for name, change := range map[string]func(*Message){
@@ -394,7 +421,8 @@ func TestN10_IncarnationIsNamed(t *testing.T) {
 	})
 }
 
-// Positions belong to a boot and to an instance of a copy. Rows: D10, E33
+// Positions belong to a boot and to an instance of a copy.
+// Rows: D10, E33
 func TestE33_AnswersBelongToACopy(t *testing.T) {
 	for name, c := range map[string]struct {
 		off    Twins
@@ -418,7 +446,8 @@ func TestE33_AnswersBelongToACopy(t *testing.T) {
 	}
 }
 
-// An answer from another storage id than the row's does not count. Rows: D11
+// An answer from another storage id than the row's does not count.
+// Rows: D11
 func TestD11_FenceAnswerFromAnotherStorage(t *testing.T) {
 	w := newWorld(t, 3, Twins{})
 	w.grant(0)
@@ -452,8 +481,10 @@ func TestCopyThatLostAcknowledged(t *testing.T) {
 }
 
 // A failed write or sync acknowledges nothing more, for good, whatever succeeds
-// later; outcomes are told apart. Rows: E3, B13, B15
-func TestE3_FailureIsForGood(t *testing.T) {
+// later; outcomes are told apart.
+// It is the core's part of E3.
+// Scenarios: B13, B15
+func TestFailureIsForGood(t *testing.T) {
 	w, n := lone(t, Twins{})
 	done := n.append(plain("durable"))
 	w.run()

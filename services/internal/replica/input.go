@@ -3,7 +3,7 @@ package replica
 import "github.com/varve-io/varve/meta"
 
 // Input is one thing that happened to a replica: [*Assignment], [*Message],
-// [Written], [Failed], [Tick], [*Propose] or [Resign].
+// [Written], [Failed], [Tick], [Connected], [*Propose] or [Resign].
 type Input interface{ input() }
 
 func (*Assignment) input() {}
@@ -11,6 +11,7 @@ func (*Message) input()    {}
 func (Written) input()     {}
 func (Failed) input()      {}
 func (Tick) input()        {}
+func (Connected) input()   {}
 func (*Propose) input()    {}
 func (Resign) input()      {}
 
@@ -58,6 +59,14 @@ type Failed struct{ Err error }
 
 // Tick is the passing of time: unanswered messages are sent again.
 type Tick struct{ Now meta.Micros }
+
+// Connected says what a broker is now, as the handshake of a connection to it told:
+// what is believed of its copies under another storage id or boot is dropped, on an
+// idle shard too.
+type Connected struct {
+	Peer meta.Member
+	Boot meta.BootNonce
+}
 
 // Resign makes the replica give up leadership: whatever waits is answered.
 // Reason (may be nil) is the error for proposals that were not appended.

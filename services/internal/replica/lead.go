@@ -39,13 +39,32 @@ func (r *Replica) onFenceAnswer(p *peer, m *Message) {
 		p.stamp = max(p.stamp, m.Stamp)
 		return
 	}
-	if r.role == Copying && p == &r.peers[r.best] {
-		r.role = Fencing // what it holds may be another log now: choose again
-	}
+	r.forget(p)
 	*p = peer{
 		member: p.member, fenced: true, boot: m.Boot, instance: m.Instance, stamp: m.Stamp, stranger: m.Stranger,
 		vector: m.Vector, first: m.First, last: m.Last, commit: m.Commit,
 	}
+}
+
+// connected drops what is believed of a broker's copy that is not that copy any
+// more, and fences what is there now.
+func (r *Replica) connected(in Connected) {
+	for i := range r.peers {
+		p := &r.peers[i]
+		if p.self || p.member.Broker != in.Peer.Broker || r.role == Promising || p.fenced && p.boot == in.Boot && p.member == in.Peer {
+			continue
+		}
+		r.forget(p)
+		r.fence(p)
+	}
+}
+
+// forget drops what is believed of a copy. A candidate that copies from it chooses again.
+func (r *Replica) forget(p *peer) {
+	if r.role == Copying && p == &r.peers[r.best] {
+		r.role = Fencing
+	}
+	*p = peer{member: p.member}
 }
 
 // distrust takes a copy out of the count: it ends below what it acknowledged.

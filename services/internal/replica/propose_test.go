@@ -12,8 +12,9 @@ import (
 func at(o meta.Offset) *meta.Offset { return &o }
 func token(s string) *string        { return &s }
 
-// Sequences as a table: each row is sent in order, then committed. Rows: C3, C9,
-// B146, B148
+// Sequences as a table: each row is sent in order, then committed.
+// Scenarios: B146, B148
+// Rows: C3, C9
 func TestC3_Sequences(t *testing.T) {
 	type row struct {
 		id    int64
@@ -133,7 +134,8 @@ func TestC3_Window(t *testing.T) {
 }
 
 // No answer, positive, duplicate or negative, leaves before what it was computed
-// from is committed. Rows: E31
+// from is committed.
+// Rows: E31
 func TestE31_NoAnswerBeforeCommit(t *testing.T) {
 	t.Run("duplicate", func(t *testing.T) {
 		twin(t, Twins{DuplicateAtOnce: true}, func(t *testing.T, twins Twins) {
@@ -183,7 +185,8 @@ func TestE31_NoAnswerBeforeCommit(t *testing.T) {
 }
 
 // A negative answer and CheckTail of three members need a round of confirmations
-// that began after they arrived, answered by adopters. Rows: C4 (core part)
+// that began after they arrived, answered by adopters.
+// It is the core's part of C4.
 func TestNegativeAnswersNeedARound(t *testing.T) {
 	w, ns := three(t, Twins{})
 	id := ns[0].append(plain("a"))
@@ -374,8 +377,11 @@ func TestClose(t *testing.T) {
 }
 
 // Append times never go back, whatever the clock does; the log age counts steps of
-// at most 60 s. Rows: C2, C8 (core part), B119
-func TestC8_ClockJumps(t *testing.T) {
+// at most 60 s.
+// It is the core's part of C8.
+// Scenarios: B119
+// Rows: C2
+func TestClockJumps(t *testing.T) {
 	w, n := lone(t, Twins{})
 	minute := meta.Micros(60_000_000)
 	var last meta.Micros
@@ -400,7 +406,9 @@ func TestC8_ClockJumps(t *testing.T) {
 }
 
 // Producers expire by log age and never before; then their next batch is refused
-// with "applied: unknown", and a new session starts at 0. Rows: C9, B151
+// with "applied: unknown", and a new session starts at 0.
+// Scenarios: B151
+// Rows: C9
 func TestC9_Expiry(t *testing.T) {
 	w, n := lone(t, Twins{})
 	n.append(idem(1, 0, 0, "a"))
@@ -439,7 +447,8 @@ func (r *Replica) nextOf(id int64) int32 {
 	return 0
 }
 
-// When the table is full new producers are refused, nobody is evicted. Rows: C9
+// When the table is full new producers are refused, nobody is evicted.
+// Rows: C9
 func TestC9_FullTableRefusesNewProducers(t *testing.T) {
 	w, n := lone(t, Twins{})
 	n.r.cfg.Limits.TableSoft, n.r.cfg.Limits.TableHard = 10*(clientSize+storedSize), 20*(clientSize+storedSize)

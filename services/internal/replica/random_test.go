@@ -42,7 +42,8 @@ type chaos struct {
 // Random runs of one, three and five members: loss, duplication, reordering, crashes
 // that lose an unsynced suffix or tear a write between its records, elections at
 // any moment, retries. Acknowledged is never lost, offsets have no gap, one value
-// per offset, each sequence once. Rows: C2, C3, E17, E20, E22, E24, W12
+// per offset, each sequence once.
+// Rows: C2, C3, E17, E20, E22, E24, W12
 func TestRandom(t *testing.T) {
 	from, to := uint64(1), *seedsFlag
 	if *seedFlag != 0 {

@@ -89,6 +89,8 @@ func (r *Replica) Step(in Input) Ready {
 	case Tick:
 		r.now = max(r.now, in.Now)
 		r.tick()
+	case Connected:
+		r.connected(in)
 	case *Propose:
 		r.propose(in)
 	case Resign:

@@ -19,7 +19,8 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 // The client table survives checkpoint and restart, and never holds what was not
 // committed: an entry in the checkpoint's overlay is cut by the next leader, and
-// its resend is stored. Rows: W11
+// its resend is stored.
+// Rows: W11
 func TestW11_OverlayIsNotCheckpointed(t *testing.T) {
 	twin(t, Twins{FoldOverlay: true}, func(t *testing.T, twins Twins) {
 		w, ns := three(t, twins)
@@ -49,7 +50,8 @@ func TestW11_OverlayIsNotCheckpointed(t *testing.T) {
 }
 
 // Request 5, sent again after checkpoint, restart, failover and restore, gets its
-// first answer. Rows: W11, C3
+// first answer.
+// Rows: W11, C3
 func TestW11_RetryGetsTheFirstAnswer(t *testing.T) {
 	w, ns := three(t, Twins{})
 	var first Answer
@@ -92,7 +94,8 @@ func TestW11_RetryGetsTheFirstAnswer(t *testing.T) {
 }
 
 // The same log gives the same bytes, whenever the commit mark moved and wherever a
-// checkpoint was taken. Rows: W12, W10
+// checkpoint was taken.
+// Rows: W12, W10
 func TestW12_OneFold(t *testing.T) {
 	n := rich(t)
 	var records []Record
@@ -164,7 +167,9 @@ func rich(t testing.TB) *node {
 	return n
 }
 
-// Every format has a golden file. Rows: W10, U3 (level 1)
+// Every format has a golden file.
+// It is the core's part of U3.
+// Rows: W10
 func TestGolden(t *testing.T) {
 	n := rich(t)
 	state, local := n.r.d.state.Encode(), n.r.d.local()
@@ -220,8 +225,9 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// A count is checked against what is left before anything is allocated. Rows: E9, C6
-func TestE9_CountsAreBounded(t *testing.T) {
+// A count is checked against what is left before anything is allocated.
+// It is the core's part of E9, C6.
+func TestCountsAreBounded(t *testing.T) {
 	n := rich(t)
 	whole := n.r.d.state.Encode()
 	for cut := range whole {
