@@ -83,6 +83,7 @@ func network(opt Options, log *zap.Logger) (*etcdserver.EtcdServer, func(), erro
 	c.QuotaBackendBytes = opt.ceiling()
 	c.MaxTxnOps, c.MaxRequestBytes = catalog.MaxOps, maxRequest
 	c.UnsafeNoFsync = opt.NoSync
+	c.WatchProgressNotifyInterval = progress
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log)
 	e, err := embed.StartEtcd(c)
 	if err != nil {

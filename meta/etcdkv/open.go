@@ -134,6 +134,10 @@ func start(ctx context.Context, opt Options, f *failure) (running, error) {
 	}
 }
 
+// progress is how often an idle watch hears of the revision. One that is lower than
+// what the watch has seen says that an older catalog was put in place.
+const progress = 2 * time.Second
+
 func serverConfig(opt Options, log *zap.Logger) config.ServerConfig {
 	// Nobody dials or listens on it: there is no other member.
 	nowhere := types.URLs{url.URL{Scheme: "http", Host: "127.0.0.1:1"}}
@@ -168,6 +172,7 @@ func serverConfig(opt Options, log *zap.Logger) config.ServerConfig {
 		PreVote:                     true,
 		Logger:                      log,
 		UnsafeNoFsync:               opt.NoSync,
+		WatchProgressNotifyInterval: progress,
 		CompactHashCheckTime:        d.CompactHashCheckTime,
 		WarningApplyDuration:        d.WarningApplyDuration,
 		WarningUnaryRequestDuration: d.WarningUnaryRequestDuration,
