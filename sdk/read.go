@@ -173,6 +173,15 @@ func (m *merge) run() error {
 		first.shard = *m.o.shard
 		return stopped(first.run(m.ctx))
 	}
+	if m.o.offset {
+		t, err := m.client.CheckTail(m.ctx, Shard{Stream: m.o.stream, Incarnation: m.o.incarnation})
+		if err != nil {
+			return err
+		}
+		if t.Shards > 1 {
+			return invalidf("read "+m.o.stream, "an offset belongs to one shard, and there are %d: name one", t.Shards)
+		}
+	}
 	// The first page says how many shards there are.
 	var shards uint32
 	first.opened = func(page *varvev1.ReadResponse) error {
@@ -183,9 +192,6 @@ func (m *merge) run() error {
 	}
 	if err := first.run(m.ctx); shards < 2 {
 		return stopped(err)
-	}
-	if m.o.offset {
-		return invalidf("read "+m.o.stream, "an offset belongs to one shard, and there are %d: name one", shards)
 	}
 	return m.all(min(shards, 64), first)
 }
