@@ -111,7 +111,7 @@ func (s *Store) index(ctx context.Context, ref *meta.SegmentRef) (*segment.Index
 		return nil, err
 	}
 	x := v.(*segment.Index)
-	if !s.opt.Twins.CacheByName && (x.FirstLSN != r.FirstLSN || x.NextLSN != r.NextLSN || x.FirstOffset != r.FirstOffset || x.NextOffset != r.NextOffset) {
+	if x.FirstLSN != r.FirstLSN || x.NextLSN != r.NextLSN || x.FirstOffset != r.FirstOffset || x.NextOffset != r.NextOffset {
 		err := meta.Errorf(meta.ErrCorrupt, "it holds LSN [%d, %d) and offsets [%d, %d), not what its reference says", x.FirstLSN, x.NextLSN, x.FirstOffset, x.NextOffset)
 		return nil, s.name(err, &r, r.IndexAt, r.IndexLen, r.FirstOffset, r.NextOffset)
 	}

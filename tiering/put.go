@@ -50,7 +50,7 @@ func retry[T any](ctx context.Context, s *Store, limit time.Duration, op func() 
 func (s *Store) putSmall(ctx context.Context, key string, data []byte) error {
 	sum := bucket.Checksum(data)
 	op := func() (struct{}, error) {
-		rctx, cancel := context.WithTimeout(ctx, s.opt.UploadTimeout)
+		rctx, cancel := context.WithTimeout(ctx, s.opt.GetTimeout)
 		defer cancel()
 		_, err := s.bucket.Put(rctx, key, bucket.Bytes(data), bucket.PutOptions{IfAbsent: true, CRC32C: &sum})
 		if errors.Is(err, bucket.ErrExists) {

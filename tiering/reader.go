@@ -128,10 +128,12 @@ func (r *Reader) take(ctx context.Context, ref *meta.SegmentRef, p *Page, size *
 		err := meta.Errorf(meta.ErrCorrupt, "its index ends at offset %d, before %d", x.NextOffset, ref.NextOffset)
 		return false, r.s.name(err, ref, ref.IndexAt, ref.IndexLen, p.Next, ref.NextOffset)
 	}
-	if p.From == r.next && r.s.opt.ReadAhead > 0 {
+	k := &x.Blocks[i]
+	// Once a block, so that what others push out of the cache meanwhile is not
+	// fetched again with every page.
+	if p.From == r.next && r.s.opt.ReadAhead > 0 && r.held.key != r.s.cacheKey(ref.Key, k.At) {
 		r.s.ahead(ref, x.Blocks[i:min(i+1+r.s.opt.ReadAhead, len(x.Blocks))])
 	}
-	k := &x.Blocks[i]
 	data, err := r.block(ctx, ref, k)
 	if err != nil {
 		return false, err

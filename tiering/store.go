@@ -24,9 +24,9 @@ type Options struct {
 	ReadAhead  int   // blocks fetched ahead of a scan; default 4, negative for none
 	BlockSize  int   // of segments written; default segment.DefaultBlockSize
 
-	GetTimeout    time.Duration // of one request that reads; default 30 s
+	GetTimeout    time.Duration // of one request that reads, or puts a small object; default 30 s
 	FetchFor      time.Duration // how long a download is tried in all; default 2 min
-	UploadTimeout time.Duration // of one attempt to upload; default 10 min
+	UploadTimeout time.Duration // of one attempt to upload a segment; default 10 min
 	RetryMax      time.Duration // longest pause between attempts; default 30 s
 
 	DeleteWindow time.Duration // how long after a check of the claim a delete may be sent; default 5 s
