@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -427,17 +428,18 @@ func TestC5_BufferIsBoundedOverAllShards(t *testing.T) {
 	ctx := within(t)
 	f.set(func() { f.fault = func(batch.Info) fault { return stall } })
 	p := c.Producer("ns/s", ProducerOptions{MaxBuffered: minBuffered})
-	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-	defer cancel()
 	accepted, big := 0, make([]byte, 100<<10)
 	var failed atomic.Int64
 	var err error
 	for {
-		if err = p.AppendAsync(short, Record{Key: fmt.Append(nil, accepted), Value: big}, func(_ Position, err error) {
+		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		err = p.AppendAsync(short, Record{Key: fmt.Append(nil, accepted), Value: big}, func(_ Position, err error) {
 			if err != nil {
 				failed.Add(1)
 			}
-		}); err != nil {
+		})
+		cancel()
+		if err != nil {
 			break
 		}
 		accepted++
@@ -789,5 +791,43 @@ func TestErrors(t *testing.T) {
 		if _, err := Dial(bad); !errors.Is(err, ErrInvalid) {
 			t.Errorf("Dial(%q): %v", bad, err)
 		}
+	}
+}
+
+// Sequences wrap from 2^31-1 to 0, within a batch too, and retries still fit.
+func TestC3_SequencesWrap(t *testing.T) {
+	f := newFake(t)
+	f.make("ns/s", 1)
+	c := dial(t, f, quick())
+	ctx := within(t)
+	p := c.Producer("ns/s", ProducerOptions{BatchBytes: 1 << 10})
+	if _, err := p.Append(ctx, Record{Value: []byte(value(0))}); err != nil {
+		t.Fatal(err)
+	}
+	// Nothing is in flight, so the lane's goroutine leaves its numbers alone; the shard
+	// is told the same.
+	l := p.lanes[0]
+	f.set(func() {
+		l.sequence = math.MaxInt32 - 100
+		last := &f.streams["ns/s"].shards[0].producers[l.id].stored[0].info
+		last.Producer.Sequence, last.Count = l.sequence-1, 1
+		f.fault = storm(2, breakAfter, breakBefore)
+	})
+	for i := 1; i < 500; i++ {
+		if err := p.AppendAsync(ctx, Record{Value: []byte(value(i))}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	got := f.values("ns/s", 0)
+	for i, v := range got {
+		if v != value(i) {
+			t.Fatalf("offset %d holds %q", i, v)
+		}
+	}
+	if len(got) != 500 || l.sequence > 1000 {
+		t.Fatal(len(got), l.sequence)
 	}
 }
