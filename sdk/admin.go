@@ -88,10 +88,17 @@ func (c *Client) UpdateStream(ctx context.Context, stream string, settings *Stre
 	return r.GetStream(), err
 }
 
-// DeleteStream deletes a stream with all its records and returns its incarnation. It
-// is repeated after an unknown outcome only when an incarnation is named, as the
+// Deleted says what a delete removed.
+type Deleted struct {
+	Incarnation uint64
+	// Safe is false when the stream is deleted, but not yet safe against a restore:
+	// the bucket was out of reach, and the server goes on trying.
+	Safe bool
+}
+
+// DeleteStream deletes a stream with all its records. It is repeated after an unknown outcome only when an incarnation is named, as the
 // name may belong to another stream by then.
-func (c *Client) DeleteStream(ctx context.Context, stream string, incarnation uint64) (uint64, error) {
+func (c *Client) DeleteStream(ctx context.Context, stream string, incarnation uint64) (Deleted, error) {
 	safe := certain
 	if incarnation != 0 {
 		safe = always
@@ -103,9 +110,9 @@ func (c *Client) DeleteStream(ctx context.Context, stream string, incarnation ui
 		})
 	var failed *Error
 	if incarnation != 0 && errors.As(err, &failed) && failed.Applied == AppliedUnknown && (failed.Is(ErrStreamDeleted) || failed.Is(ErrNotFound)) {
-		return incarnation, nil // an earlier try of this call did it
+		return Deleted{Incarnation: incarnation}, nil // an earlier try of this call did it
 	}
-	return r.GetIncarnation(), err
+	return Deleted{Incarnation: r.GetIncarnation(), Safe: r.GetSafe()}, err
 }
 
 // CreateNamespace makes a namespace. requestID is as in [CreateOptions].

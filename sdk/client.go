@@ -95,6 +95,7 @@ type Client struct {
 type endpoint struct {
 	streams varvev1connect.StreamServiceClient
 	catalog varvev1connect.CatalogServiceClient
+	cluster varvev1connect.ClusterServiceClient
 }
 
 // Dial makes a client for a server, or several with commas between: "host:port",
@@ -194,6 +195,7 @@ func (c *Client) at(base string) *endpoint {
 		e = &endpoint{
 			streams: varvev1connect.NewStreamServiceClient(c.http, base, o...),
 			catalog: varvev1connect.NewCatalogServiceClient(c.http, base, o...),
+			cluster: varvev1connect.NewClusterServiceClient(c.http, base, o...),
 		}
 		c.endpoints[base] = e
 	}

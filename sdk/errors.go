@@ -136,15 +136,20 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is matches the reason that the server gave.
+// Is matches the reason that the server gave; without one, a failure that may pass is
+// [ErrUnavailable].
 func (e *Error) Is(target error) bool {
+	if e.Detail == nil && e.Retryable {
+		return target == ErrUnavailable
+	}
 	s := sentinelOf(e.Detail.GetReason())
 	return s != nil && s == target
 }
 
-// RetryAfter is how long the server asks to wait; 0 when it did not say.
+// RetryAfter is how long the server asks to wait, at most a minute; 0 when it did not
+// say.
 func (e *Error) RetryAfter() time.Duration {
-	return max(0, e.Detail.GetThrottled().GetRetryAfter().AsDuration())
+	return min(max(0, e.Detail.GetThrottled().GetRetryAfter().AsDuration()), time.Minute)
 }
 
 // AppliedOf says whether what failed with err was carried out. It is unknown for

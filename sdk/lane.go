@@ -58,6 +58,7 @@ type lane struct {
 	finished uint64 // records, in the same order
 	flushTo  uint64 // records up to this one don't wait for more
 	waiters  []waiter
+	room     int // bytes to make ready for the next batch
 }
 
 type waiter struct {
@@ -99,11 +100,12 @@ func (l *lane) add(r *batch.Record, cost int64, done func(Position, error)) erro
 		return errRetired
 	}
 	if f := l.forming; f != nil && f.builder.SizeWith(r) > l.p.o.BatchBytes {
-		l.queue, l.forming = append(l.queue, f), nil
+		l.push(l.p.o.BatchBytes)
 		l.signal()
 	}
 	if l.forming == nil {
 		l.forming = &chunk{since: time.Now()}
+		l.forming.builder.Grow(l.room)
 		l.signal()
 	}
 	if err := l.forming.builder.Add(r); err != nil {
@@ -111,7 +113,8 @@ func (l *lane) add(r *batch.Record, cost int64, done func(Position, error)) erro
 			l.forming = nil
 			return &Error{Op: l.p.op(), Applied: AppliedNo, Err: err}
 		}
-		l.queue, l.forming = append(l.queue, l.forming), &chunk{since: time.Now()}
+		l.push(0)
+		l.forming = &chunk{since: time.Now()}
 		l.signal()
 		if err = l.forming.builder.Add(r); err != nil {
 			l.forming = nil
@@ -124,6 +127,12 @@ func (l *lane) add(r *batch.Record, cost int64, done func(Position, error)) erro
 	f.dones = append(f.dones, done)
 	l.accepted++
 	return nil
+}
+
+// push queues the batch that is forming; the next one probably needs as much room.
+// mu is held.
+func (l *lane) push(room int) {
+	l.queue, l.forming, l.room = append(l.queue, l.forming), nil, room
 }
 
 func (l *lane) retire() {
@@ -175,7 +184,7 @@ func (l *lane) next(limit int) (*chunk, time.Duration) {
 		if l.sent > 0 && waits > 0 && l.flushTo <= l.accepted-uint64(f.count) {
 			return nil, waits
 		}
-		l.queue, l.forming = append(l.queue, f), nil
+		l.push(f.builder.Size())
 	}
 	c := l.queue[l.sent]
 	l.sent++

@@ -130,7 +130,7 @@ func (r *reader) session(ctx context.Context, route *route) (done bool, err erro
 	switch err = stream.Err(); {
 	case err != nil:
 		return false, r.why(ctx, err)
-	case r.o.follow && !r.o.counted && r.o.bytes == 0 && r.o.until.IsZero():
+	case r.o.follow && r.o.until.IsZero(): // limits of count and size end it above
 		return false, &Error{Op: r.op(), Retryable: true, Err: errors.New("the server ended the session")}
 	case !r.resolved:
 		return false, &Error{Op: r.op(), Retryable: true, Err: errors.New("the server ended the session before its first page")}
