@@ -634,3 +634,33 @@ func TestD2_ACrashInTheStartAfterACrash(t *testing.T) {
 		t.Errorf("only %d pairs of steps were seen", tries)
 	}
 }
+
+// A start on a full disk fails, changes nothing that matters, and works once there
+// is room; so does one after a stop that had no room for its mark.
+//
+// Rows: D2
+func TestD2_AFullDisk(t *testing.T) {
+	h := newHost(vfs.NewMem(1), nil, "boot-1")
+	h.fs = h.mem
+	needNil(t, h.start(Commit))
+	needNil(t, h.ack())
+	h.mem.SetCapacity(1)
+	if err := h.stop(); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("stop on a full disk: %v", err)
+	}
+	first := h.d.ID
+	full := h.after(h.mem.CrashClone(vfs.CrashOptions{}), "boot-2")
+	for range 3 {
+		if err := full.start(Commit); !errors.Is(err, syscall.ENOSPC) || full.d != nil {
+			t.Fatalf("start on a full disk: %v", err)
+		}
+		if names, _ := full.mem.List("data"); len(names) != 5 {
+			t.Fatalf("a failed start left %q", names)
+		}
+	}
+	full.mem.SetCapacity(0)
+	needNil(t, full.start(Commit))
+	if id := full.d.ID; !id.Kept || id.Storage != first.Storage || id.StartCount != 2 {
+		t.Errorf("with room again: %+v", id)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -562,4 +563,87 @@ func list(t *testing.T, fsys vfs.FS, dir string) []string {
 	names, err := fsys.List(dir)
 	must(t, err)
 	return names
+}
+
+func TestMemNamesByPrefixAndLast(t *testing.T) {
+	m := vfs.NewMem(1)
+	for _, name := range []string{"a", "b", "c"} {
+		must(t, create(t, m, name, name).Sync())
+	}
+	if _, names := m.Unsynced(); names != 3 {
+		t.Errorf("Unsynced counts %d names", names)
+	}
+	for n, want := range [][]string{nil, {"a"}, {"a", "b"}, {"a", "b", "c"}} {
+		if got := list(t, m.CrashClone(vfs.CrashOptions{Names: vfs.KeepPrefix, Prefix: int64(n)}), ""); !slices.Equal(got, want) {
+			t.Errorf("the first %d changes leave %q", n, got)
+		}
+	}
+	if got := list(t, m.CrashClone(vfs.CrashOptions{Names: vfs.KeepLast}), ""); !slices.Equal(got, []string{"c"}) {
+		t.Errorf("the last change leaves %q", got)
+	}
+}
+
+// A second crash is as bad as the first: what one left is durable, what came
+// after is not.
+func TestMemCrashesTwice(t *testing.T) {
+	m := vfs.NewMem(1)
+	f := create(t, m, "f", "one")
+	must(t, f.Sync())
+	must(t, m.SyncDir(""))
+	put(t, f, 3, "two")
+	c := m.CrashClone(vfs.CrashOptions{Data: vfs.KeepAll})
+	g, err := c.Open("f")
+	must(t, err)
+	put(t, g, 6, "three")
+	must(t, create(t, c, "g", "").Sync())
+	if got := content(t, c.CrashClone(vfs.CrashOptions{}), "f"); got != "onetwo" {
+		t.Errorf("after two crashes: %q", got)
+	}
+	if got := content(t, c.CrashClone(vfs.CrashOptions{}), "g"); got != "<none>" {
+		t.Errorf("an unsynced name survived: %q", got)
+	}
+	if got := content(t, m, "f"); got != "onetwo" {
+		t.Errorf("writing to the clone changed the original: %q", got)
+	}
+	if _, err := c.Lock("LOCK"); err != nil {
+		t.Error(err)
+	}
+	if l, err := m.Lock("LOCK"); err != nil {
+		t.Error(err)
+	} else if k, err := m.KillClone().Lock("LOCK"); err != nil {
+		t.Errorf("a killed process still holds its lock: %v", err)
+	} else {
+		must(t, errors.Join(l.Close(), k.Close()))
+	}
+}
+
+// Two goroutines write different files while a third takes clones.
+func TestMemIsSafeForConcurrentUse(t *testing.T) {
+	m := vfs.NewMem(1)
+	var wg sync.WaitGroup
+	for _, name := range []string{"a", "b"} {
+		f := create(t, m, name, "")
+		wg.Go(func() {
+			for i := range 200 {
+				if _, err := f.WriteAt([]byte("x"), int64(i)); err != nil {
+					t.Error(err)
+				}
+				if err := errors.Join(f.Sync(), m.SyncDir("")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		for range 50 {
+			c := m.CrashClone(vfs.CrashOptions{Data: vfs.KeepBytes})
+			if _, err := c.List(""); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	wg.Wait()
+	if got := content(t, m.CrashClone(vfs.CrashOptions{}), "a"); len(got) != 200 {
+		t.Errorf("%d bytes survived", len(got))
+	}
 }
