@@ -24,6 +24,7 @@ func (r *Replica) assign(a *Assignment) {
 	r.row, r.known = *a, true
 	r.row.Members = slices.Clone(a.Members)
 	slices.SortFunc(r.row.Members, meta.Member.Compare)
+	r.why = nil
 	if !r.settle() {
 		return
 	}
@@ -145,7 +146,6 @@ func (r *Replica) stand() {
 	} else if a.Boot != r.cfg.Boot || a.Epoch <= r.d.promise {
 		return
 	}
-	r.why = nil
 	r.tenure = tenure{epoch: a.Epoch, standing: true}
 	for _, m := range a.Members {
 		r.peers = append(r.peers, peer{member: m, self: m == r.cfg.Self})

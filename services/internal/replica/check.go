@@ -102,7 +102,7 @@ func (b *batchHeader) within(s *stored) bool { return uint32(b.seq-s.seq)&0x7fff
 // batch again, or sequences that are used for other content.
 func (b *batchHeader) repeats(s *stored, lsn meta.LSN) verdict {
 	if b.seq != s.seq || b.count != s.count || b.crc != s.crc {
-		return verdict{known: true, lsn: lsn, err: meta.Errorf(meta.ErrConflict,
+		return verdict{known: true, lsn: lsn, err: meta.Errorf(meta.ErrInvalid,
 			"producer %d epoch %d reuses sequence %d for other content: it was stored with %d records and checksum %08x at offset %d; begin a new session",
 			b.producer, b.epoch, b.seq, s.count, s.crc, s.offset)}
 	}

@@ -32,9 +32,9 @@ func TestC3_Sequences(t *testing.T) {
 		{id: 1, seq: 3, what: "x", kind: meta.ErrUnknownWriter, gap: 0, maybe: true},
 		{id: 1, seq: 0, what: "ab", first: 0, gap: -1},
 		{id: 1, seq: 0, what: "ab", first: 0, dup: true, gap: -1},
-		{id: 1, seq: 0, what: "ax", kind: meta.ErrConflict, gap: -1},
-		{id: 1, seq: 0, what: "abc", kind: meta.ErrConflict, gap: -1},
-		{id: 1, seq: 1, what: "b", kind: meta.ErrConflict, gap: -1},
+		{id: 1, seq: 0, what: "ax", kind: meta.ErrInvalid, gap: -1},
+		{id: 1, seq: 0, what: "abc", kind: meta.ErrInvalid, gap: -1},
+		{id: 1, seq: 1, what: "b", kind: meta.ErrInvalid, gap: -1},
 		{id: 1, seq: 3, what: "d", gap: 2},
 		{id: 1, seq: 2, what: "c", first: 2, gap: -1},
 		{id: 1, seq: 0, what: "ab", first: 0, dup: true, gap: -1},
@@ -103,7 +103,7 @@ func TestC3_SequencesWrap(t *testing.T) {
 	if x := n.good(again); !x.Duplicate || x.First != 2 {
 		t.Fatalf("%+v", x)
 	}
-	if x := n.answer(inside); !errors.Is(x.Err, meta.ErrConflict) {
+	if x := n.answer(inside); !errors.Is(x.Err, meta.ErrInvalid) {
 		t.Fatalf("%+v", x)
 	}
 }
