@@ -96,8 +96,9 @@ type Deleted struct {
 	Safe bool
 }
 
-// DeleteStream deletes a stream with all its records. It is repeated after an unknown outcome only when an incarnation is named, as the
-// name may belong to another stream by then.
+// DeleteStream deletes a stream with all its records. It is repeated after an
+// unknown outcome only when an incarnation is named, as the name may belong to
+// another stream by then.
 func (c *Client) DeleteStream(ctx context.Context, stream string, incarnation uint64) (Deleted, error) {
 	safe := certain
 	if incarnation != 0 {

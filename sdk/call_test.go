@@ -212,7 +212,7 @@ func TestCatalog(t *testing.T) {
 		})
 	}
 	lost()
-	if n, err := c.DeleteStream(ctx, "ns/a", 102); err != nil || n != 102 {
+	if n, err := c.DeleteStream(ctx, "ns/a", 102); err != nil || n.Incarnation != 102 {
 		t.Fatal(n, err)
 	}
 	lost()

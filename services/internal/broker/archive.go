@@ -112,9 +112,8 @@ func (s *shard) archive(ctx context.Context) error {
 	s.mu.Lock()
 	seal, ok := s.core.Seal()
 	epoch, vector, stream := s.row, s.core.Durable().Vector(), s.stream
-	s.tier.wanted = false
-	if ok {
-		s.tier.dirty = time.Time{} // set again by what commits from now on
+	if ok && s.core.Status().Last < seal.End {
+		s.tier.dirty, s.tier.wanted = time.Time{}, false // set again by what is proposed from now on
 	}
 	s.mu.Unlock()
 	if !ok {

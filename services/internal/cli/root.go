@@ -42,7 +42,11 @@ func Root(in io.Reader, out, errs io.Writer) *cobra.Command {
 	root.SetOut(out)
 	root.SetErr(errs)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &run.UsageError{Err: err} })
-	root.AddCommand(devCommand(), serverCommand())
+	root.AddCommand(
+		devCommand(), serverCommand(),
+		streamCommand(), appendCommand(), readCommand(), tailCommand(), trimCommand(), fenceCommand(),
+		namespaceCommand(), shardCommand(), walCommand(), segmentCommand(),
+	)
 	return root
 }
 

@@ -39,7 +39,8 @@ func (b *Bytes) Set(s string) error {
 // Type is the word that help texts show.
 func (b *Bytes) Type() string { return "size" }
 
-func bytesVar(flags *pflag.FlagSet, p *Bytes, name string, value Bytes, usage string) {
+// BytesVar binds a size to a flag.
+func BytesVar(flags *pflag.FlagSet, p *Bytes, name string, value Bytes, usage string) {
 	*p = value
 	flags.Var(p, name, usage)
 }

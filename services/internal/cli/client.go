@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/varve-io/varve/sdk"
+	"github.com/varve-io/varve/services/internal/run"
+)
+
+// remote is what every command that talks to a server shares.
+type remote struct {
+	server string
+	json   bool
+}
+
+func (r *remote) bind(cmd *cobra.Command) {
+	cmd.PersistentFlags().StringVar(&r.server, "server", "127.0.0.1:4400", "address of a server, or several with commas between")
+	cmd.PersistentFlags().BoolVar(&r.json, "json", false, "print JSON")
+}
+
+// call runs f with a client and closes it afterwards.
+func (r *remote) call(cmd *cobra.Command, f func(*sdk.Client) error) (err error) {
+	if err := load(cmd, ""); err != nil {
+		return err
+	}
+	c, err := sdk.Dial(r.server)
+	if err != nil {
+		return &run.UsageError{Err: err}
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	return f(c)
+}
+
+// print writes one message: as JSON, or as the lines that text makes of it.
+func (r *remote) print(cmd *cobra.Command, m proto.Message, text func(io.Writer)) error {
+	if !r.json {
+		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
+		text(w)
+		return w.Flush()
+	}
+	b, err := protojson.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return printJSON(cmd.OutOrStdout(), json.RawMessage(b))
+}
+
+// printJSON writes one value on one line.
+func printJSON(w io.Writer, v any) error {
+	b, err := json.Marshal(v) // also takes protojson's random spaces away
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%s\n", b)
+	return err
+}
+
+// usage makes an error of the command line.
+func usage(format string, args ...any) error {
+	return &run.UsageError{Err: fmt.Errorf(format, args...)}
+}
+
+// parseFrom reads --from: start, end, an offset, -N (records before the tail), or
+// a time.
+func parseFrom(s string) (sdk.ReadOption, error) {
+	switch s {
+	case "start":
+		return sdk.FromStart(), nil
+	case "end", "tail":
+		return sdk.FromTail(), nil
+	}
+	if n, ok := strings.CutPrefix(s, "-"); ok {
+		back, err := strconv.ParseUint(n, 10, 64)
+		if err != nil {
+			return nil, usage("--from %q: after the minus comes a number of records before the tail", s)
+		}
+		return sdk.FromLast(back), nil
+	}
+	if offset, err := strconv.ParseUint(s, 10, 64); err == nil {
+		return sdk.FromOffset(offset), nil
+	}
+	t, err := parseTime(s)
+	if err != nil {
+		return nil, usage("--from %q is none of start, end, an offset, -N, or a time like 2026-01-31T12:00:00Z", s)
+	}
+	return sdk.FromTime(t), nil
+}
+
+func parseTime(s string) (time.Time, error) {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return t, usage("%q is not a time like 2026-01-31T12:00:00Z", s)
+	}
+	return t, nil
+}
