@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/varve-io/varve/wal/vfs"
+	"pgregory.net/rapid"
 )
 
 // Rows: E10
@@ -345,4 +346,66 @@ func TestMemIsSafeForConcurrentUse(t *testing.T) {
 	if got := content(t, m.CrashClone(vfs.CrashOptions{}), "a"); len(got) != 200 {
 		t.Errorf("%d bytes survived", len(got))
 	}
+}
+
+// What Free reports is always what the files that are left really use, whatever
+// was written, cut, renamed over, removed while open, and cloned.
+func TestMemCountsItsPages(t *testing.T) {
+	const limit = 64 * 4096
+	names := []string{"a", "b", "c"}
+	rapid.Check(t, func(t *rapid.T) {
+		m := vfs.NewMem(1)
+		m.SetCapacity(limit)
+		open := map[vfs.File]bool{}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			name := rapid.SampledFrom(names).Draw(t, "name")
+			f, err := m.Open(name)
+			if err != nil {
+				if f, err = m.Create(name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			open[f] = true
+			switch rapid.IntRange(0, 6).Draw(t, "step") {
+			case 0, 1, 2:
+				_, _ = f.WriteAt(make([]byte, rapid.IntRange(0, 5*4096).Draw(t, "length")), int64(rapid.IntRange(0, 20*4096).Draw(t, "offset"))) // may be full
+			case 3:
+				if err := f.Truncate(int64(rapid.IntRange(0, 20*4096).Draw(t, "size"))); err != nil {
+					t.Fatal(err)
+				}
+			case 4:
+				if err := m.Remove(name); err != nil {
+					t.Fatal(err)
+				}
+			case 5:
+				if err := m.Rename(name, rapid.SampledFrom(names).Draw(t, "to")); err != nil {
+					t.Fatal(err)
+				}
+			case 6:
+				if err := errors.Join(f.Sync(), m.SyncDir("")); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for f := range open {
+			if err := f.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for what, c := range map[string]*vfs.Mem{"itself": m, "killed": m.KillClone(),
+			"cut": m.CrashClone(vfs.CrashOptions{Data: vfs.KeepBytes, Names: vfs.KeepBytes})} {
+			left, err := c.List("")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range left {
+				if err := c.Remove(name); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if free, _ := c.Free(""); free != limit {
+				t.Fatalf("%s: with every file gone, %d of %d bytes are free", what, free, limit)
+			}
+		}
+	})
 }
