@@ -296,6 +296,9 @@ func DecodeDurable(b []byte) (*Durable, error) {
 	if d.Err() == nil && (r.state.expiry != l.expiry || r.state.lsn != l.commit || r.start == 0) {
 		d.Fail("mark %d, expiry %d, start %d do not fit the state", l.commit, l.expiry, r.start)
 	}
+	if d.Err() == nil && r.broken && (!r.stranger || r.tail.lsn > 0) {
+		d.Fail("a broken log is a stranger's, and empty")
+	}
 	for range count(d, maxOverlay, smallestItem) {
 		it := decodeItem(d)
 		it.lsn, it.offset = r.tail.lsn+1, r.tail.next

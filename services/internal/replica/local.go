@@ -63,7 +63,8 @@ func (d *Durable) applyLocal(b []byte) error {
 	if l.broken && !d.broken {
 		d.Break()
 	}
-	d.lineage, d.instance, d.stranger = l.lineage, l.instance, l.stranger
+	d.lineage, d.instance = l.lineage, l.instance
+	d.stranger = l.stranger || d.broken // what was written before the log broke does not absolve it
 	d.promise = max(d.promise, l.promise)
 	d.state.expiry = l.expiry
 	if !d.broken {

@@ -55,6 +55,9 @@ func (r *Replica) proposeBatch(p *Propose) {
 		err = meta.Invalidf("record batch has %d bytes: at most %d", len(p.Bytes), entry.MaxPayload)
 	}
 	hint := p.Level == None || p.Level == Leader
+	if err == nil && p.Level > Archive {
+		err = meta.Invalidf("acknowledgement level %d is not known", p.Level)
+	}
 	if err == nil && hint && (h.producer >= 0 || p.ExpectedOffset != nil || p.FenceToken != nil) {
 		err = meta.Invalidf("acknowledgement levels none and leader are a hint only: no producer id, expected offset or fence token; use quorum")
 	}

@@ -271,6 +271,9 @@ func TestLevels(t *testing.T) {
 			t.Fatalf("%d bytes: %+v", len(b), a)
 		}
 	}
+	if a := ns[0].answer(ns[0].propose(Propose{Kind: ProposeBatch, Bytes: plain("a"), Level: 9})); !errors.Is(a.Err, meta.ErrInvalid) {
+		t.Fatalf("%+v", a)
+	}
 	if a := ns[0].answer(ns[0].propose(Propose{Kind: 99})); !errors.Is(a.Err, meta.ErrInvalid) {
 		t.Fatalf("%+v", a)
 	}

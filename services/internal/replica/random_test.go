@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -42,8 +43,8 @@ type chaos struct {
 // Random runs of one, three and five members: loss, duplication, reordering, crashes
 // that lose an unsynced suffix or tear a write between its records, elections at
 // any moment, retries. Acknowledged is never lost, offsets have no gap, one value
-// per offset, each sequence once.
-// Rows: C2, C3, E17, E20, E22, E24, W12
+// per offset, each sequence once, every mark in its place.
+// Rows: C2, C3, E17, E20, E22, E24, T12, T13, W12
 func TestRandom(t *testing.T) {
 	from, to := uint64(1), *seedsFlag
 	if *seedFlag != 0 {
@@ -77,6 +78,7 @@ func TestRandomCatchesTwins(t *testing.T) {
 		"MajorityShort":   {MajorityShort: true},
 		"FoldOverlay":     {FoldOverlay: true},
 		"CountStrangers":  {CountStrangers: true},
+		"StateOfNow":      {StateOfNow: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := uint64(1); seed <= 600; seed++ {
@@ -136,7 +138,9 @@ func (c *chaos) act() {
 		c.grant(n.id, tell...)
 	case p < 93:
 		n.save()
-	case p < 95 && c.row != nil:
+	case p < 95:
+		c.archive(n)
+	case p < 97 && c.row != nil:
 		again := *c.row
 		n.step(&again)
 	default:
@@ -183,6 +187,23 @@ func (c *chaos) send(s *sender) {
 	s.seq += 2
 	o.id = n.append(o.raw())
 	s.open = append(s.open, o)
+}
+
+// archive lets a node that leads seal, or confirm what it sealed, or trim.
+func (c *chaos) archive(n *node) {
+	if n.r.role != Leading {
+		return
+	}
+	switch marks := n.r.Marks(); {
+	case len(marks) > 0 && c.rnd.IntN(2) == 0:
+		n.propose(Propose{Kind: ProposeConfirm, LSN: marks[0].LSN})
+	case c.rnd.IntN(3) == 0:
+		n.propose(Propose{Kind: ProposeTrim, Start: n.r.d.state.next / 2})
+	default:
+		if s, ok := n.r.Seal(); ok {
+			n.propose(Propose{Kind: ProposeMark, Bytes: markOf(s)})
+		}
+	}
 }
 
 // collect takes answers. What failed stays open and is sent again.
@@ -238,7 +259,30 @@ func (c *chaos) heal() {
 	c.check(leader)
 }
 
+// marks checks that every mark that applied goes on where the one before ended,
+// ends at or below what was committed, and carries the fold to its end.
+func (c *chaos) marks(leader *node) {
+	f, err := NewRefold(nil, leader.r.Expiry())
+	must(err == nil, "%v", err)
+	states := [][]byte{f.State().Encode()}
+	end, parent := meta.LSN(1), meta.LSN(0)
+	for i := range leader.log {
+		e := &leader.log[i]
+		must(f.Apply(e) == nil, "LSN %d does not fold", e.LSN)
+		states = append(states, f.State().Encode())
+		if e.Kind != entry.Mark || f.State().mark != e.LSN {
+			continue
+		}
+		m, err := entry.DecodeMark(e.Payload)
+		must(err == nil, "LSN %d: %v", e.LSN, err)
+		must(m.Start == end && m.Parent == parent, "mark LSN %d starts at %d after %d: want %d after %d", e.LSN, m.Start, m.Parent, end, parent)
+		must(bytes.Equal(m.State, states[m.End-1]), "mark LSN %d does not carry the fold to LSN %d", e.LSN, m.End-1)
+		end, parent = m.End, e.LSN
+	}
+}
+
 func (c *chaos) check(leader *node) {
+	c.marks(leader)
 	if why := caught(c.same); why != "" {
 		for _, n := range c.nodes {
 			why += fmt.Sprintf("\nnode %d: %+v alarms %v", n.id, n.r.Status(), n.alarms)

@@ -167,6 +167,44 @@ func rich(t testing.TB) *node {
 	return n
 }
 
+// A log that broke stays a stranger's, whatever was written before; its promise is
+// kept; what comes after a new base counts again.
+func TestBrokenLogReplays(t *testing.T) {
+	w, n := lone(t, Twins{})
+	n.append(plain("a"))
+	w.run()
+	n.save() // the section whose entries turn out to be broken
+	w.grant(0)
+	w.run()
+	n.append(plain("b"))
+	w.run()
+	d, err := DecodeDurable(n.checkpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Break()
+	for _, wr := range n.writes[n.placed:] {
+		for i := range wr.Records {
+			if err := d.Apply(&wr.Records[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	again, err := DecodeDurable(d.Encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []*Durable{d, again} {
+		if !d.Stranger() || !d.broken || d.Last() != 0 || d.Promise() != 2 || d.Vector() != nil {
+			t.Fatalf("stranger %v, broken %v, last %d, promise %d", d.stranger, d.broken, d.Last(), d.Promise())
+		}
+	}
+	base := installation{lineage: lineage, instance: 1, stranger: true}
+	if err := d.Apply(&Record{Kind: KindBase, Data: base.encode()}); err != nil || d.broken || !d.stranger || d.Promise() != 2 {
+		t.Fatalf("%v, %+v", err, d.View())
+	}
+}
+
 // Every format has a golden file.
 // It is the core's part of U3.
 // Rows: W10
