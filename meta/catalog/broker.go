@@ -76,7 +76,7 @@ func (c *Catalog) registerOnce(ctx context.Context, row BrokerRow, lease LeaseID
 		}
 	}
 	r, err := c.commit(ctx, Transaction{
-		If:   []Compare{counted, {Kind: CompareMod, Key: brokerKey(row.ID), Revision: kv.Mod}},
+		If:   append(counted, unchanged(brokerKey(row.ID), kv.Mod, kv.Value)...),
 		Then: []Op{count, {Key: brokerKey(row.ID), Value: encodeBroker(row), Lease: lease}},
 	})
 	if err == nil && !r.Applied {
@@ -108,7 +108,7 @@ func (s *Session) Update(ctx context.Context, row BrokerRow) error {
 		return meta.Invalidf("broker %s: a registration keeps its id, storage and boot", s.Row.ID)
 	}
 	r, err := s.c.commit(ctx, Transaction{
-		If:   []Compare{{Kind: CompareMod, Key: brokerKey(row.ID), Revision: s.Row.Revision}},
+		If:   unchanged(brokerKey(row.ID), s.Row.Revision, encodeBroker(s.Row)),
 		Then: []Op{{Key: brokerKey(row.ID), Value: encodeBroker(row), Lease: s.Lease}},
 	})
 	if err != nil {
@@ -173,7 +173,7 @@ func (c *Catalog) FinalizeFeature(ctx context.Context, name string) error {
 			}
 		}
 		r, err := c.commit(ctx, Transaction{
-			If:   []Compare{guard, {Kind: CompareMod, Key: featureKey(name)}},
+			If:   append(guard, unchanged(featureKey(name), 0, nil)...),
 			Then: []Op{{Key: featureKey(name), Value: encodeNumber(uint64(c.Level()))}},
 		})
 		if err == nil && !r.Applied {

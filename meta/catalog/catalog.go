@@ -82,7 +82,7 @@ func Open(ctx context.Context, kv KV, opt Options) (*Catalog, error) {
 // returns [ErrDeposed].
 func (c *Catalog) Fenced(e Election) *Catalog {
 	d := *c
-	d.fence = append(d.fence[:len(d.fence):len(d.fence)], Compare{Kind: CompareMod, Key: keyController, Revision: e.Revision})
+	d.fence = append(d.fence[:len(d.fence):len(d.fence)], unchanged(keyController, e.Revision, []byte(e.Broker))...)
 	return &d
 }
 
@@ -129,11 +129,23 @@ func (c *Catalog) commit(ctx context.Context, t Transaction) (Result, error) {
 		return r, meta.Errorf(meta.ErrFormatLevel, "the cluster's format level is %s now, this was written for %s: nothing was changed", clip(string(found.Value)), level)
 	}
 	for _, f := range c.fence {
-		if r.Found[f.Key].Mod != f.Revision {
+		if found := r.Found[f.Key]; f.Kind == CompareMod && found.Mod != f.Revision || f.Kind == CompareValue && !bytes.Equal(found.Value, f.Value) {
 			return r, ErrDeposed
 		}
 	}
 	return r, nil
+}
+
+// unchanged is the comparison behind every "as it was read": the key's revision and
+// its bytes (none when it was absent, revision 0). The bytes are for a store that
+// was rewound: it counts the same revisions again, for other writes, and a
+// transaction computed before must not take one of those for the row it had read.
+func unchanged(key string, at Revision, value []byte) []Compare {
+	guards := []Compare{{Kind: CompareMod, Key: key, Revision: at}}
+	if at != 0 {
+		guards = append(guards, Compare{Kind: CompareValue, Key: key, Value: value})
+	}
+	return guards
 }
 
 // change runs attempt until it is done, lost for good, or the time is up. An

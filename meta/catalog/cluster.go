@@ -72,7 +72,7 @@ func (c *Catalog) RaiseFloor(ctx context.Context, floor meta.Incarnation) error 
 		}
 		cl.Floor = floor
 		r, err := c.commit(ctx, Transaction{
-			If:   []Compare{{Kind: CompareMod, Key: keyCluster, Revision: kv.Mod}},
+			If:   unchanged(keyCluster, kv.Mod, kv.Value),
 			Then: []Op{{Key: keyCluster, Value: encodeCluster(cl)}},
 		})
 		if err == nil && !r.Applied {
@@ -91,7 +91,7 @@ func (c *Catalog) NextSnapshot(ctx context.Context) (uint64, error) {
 		if err != nil {
 			return 0, err
 		}
-		r, err := c.commit(ctx, Transaction{If: []Compare{guard}, Then: []Op{put}})
+		r, err := c.commit(ctx, Transaction{If: guard, Then: []Op{put}})
 		if err == nil && !r.Applied {
 			err = errRaced
 		}
@@ -100,7 +100,7 @@ func (c *Catalog) NextSnapshot(ctx context.Context) (uint64, error) {
 }
 
 // counter reads a counter and prepares its increment.
-func (c *Catalog) counter(ctx context.Context, key string) (now uint64, guard Compare, put Op, err error) {
+func (c *Catalog) counter(ctx context.Context, key string) (now uint64, guard []Compare, put Op, err error) {
 	kv, found, _, err := c.kv.Get(ctx, key)
 	if err != nil {
 		return 0, guard, put, err
@@ -110,7 +110,7 @@ func (c *Catalog) counter(ctx context.Context, key string) (now uint64, guard Co
 			return 0, guard, put, err
 		}
 	}
-	return now, Compare{Kind: CompareMod, Key: key, Revision: kv.Mod}, Op{Key: key, Value: encodeNumber(now + 1)}, nil
+	return now, unchanged(key, kv.Mod, kv.Value), Op{Key: key, Value: encodeNumber(now + 1)}, nil
 }
 
 // RaiseLevel moves the cluster to a higher format level, one way. It is refused
@@ -142,7 +142,7 @@ func (c *Catalog) RaiseLevel(ctx context.Context, to uint16) error {
 				return none, meta.Invalidf("broker %s knows format levels up to %d only: upgrade it, or stop it for good, before level %d is finalized", b.ID, b.Level, to)
 			}
 		}
-		r, err := c.commit(ctx, Transaction{If: []Compare{guard}, Then: []Op{{Key: keyLevel, Value: encodeNumber(uint64(to))}}})
+		r, err := c.commit(ctx, Transaction{If: guard, Then: []Op{{Key: keyLevel, Value: encodeNumber(uint64(to))}}})
 		if err != nil {
 			return none, err
 		}

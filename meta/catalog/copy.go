@@ -72,7 +72,7 @@ func (c *Catalog) RegisterCopy(ctx context.Context, report CopyRow) (Verdict, st
 			return answer{v, why}, nil
 		}
 		r, err := c.commit(ctx, Transaction{
-			If:   []Compare{{Kind: CompareMod, Key: copyKey(report.Storage), Revision: seen.Revision}},
+			If:   unchanged(copyKey(report.Storage), seen.Revision, encodeCopy(seen)),
 			Then: []Op{{Key: copyKey(report.Storage), Value: encodeCopy(put)}},
 		})
 		if err == nil && !r.Applied {

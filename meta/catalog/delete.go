@@ -55,10 +55,9 @@ func (c *Catalog) deleteOnce(ctx context.Context, row StreamRow) (Deleted, error
 		return Deleted{}, err
 	}
 	d := Deleted{Stream: row, Tombstone: meta.Tombstone{Stream: row.Name, Through: max(stone.Through, row.Incarnation)}}
-	guards := []Compare{
-		{Kind: CompareMod, Key: streamKey(row.Name), Revision: row.Revision},
-		{Kind: CompareMod, Key: tombstoneKey(row.Name), Revision: stoneAt},
-	}
+	guards := append(
+		unchanged(streamKey(row.Name), row.Revision, EncodeStream(row)),
+		unchanged(tombstoneKey(row.Name), stoneAt, encodeTombstone(stone))...)
 	ops := []Op{
 		{Key: streamKey(row.Name), Delete: true},
 		{Key: tombstoneKey(row.Name), Value: encodeTombstone(d.Tombstone)},
@@ -70,7 +69,7 @@ func (c *Catalog) deleteOnce(ctx context.Context, row StreamRow) (Deleted, error
 			return Deleted{}, err
 		}
 		d.Shards = append(d.Shards, s)
-		guards = append(guards, Compare{Kind: CompareMod, Key: kv.Key, Revision: kv.Mod})
+		guards = append(guards, unchanged(kv.Key, kv.Mod, kv.Value)...)
 		ops = append(ops, rewrite(&s, nil, c.opt.Twins.DropSilently)...)
 	}
 	r, err := c.commit(ctx, Transaction{If: guards, Then: ops})

@@ -31,7 +31,8 @@
 //	                                +-+  Grant (members verbatim, epoch+1),
 //	                                     ChangeMembers, Abandon (lineage+1, epoch+1)
 //
-// Every write compares the row's revision. Whoever does not know the outcome of
+// Every write compares the row's revision, and its bytes: a store that was rewound
+// counts the same revisions again, for other writes. Whoever does not know the outcome of
 // a write calls [Catalog.Settle], which moves the revision before it says "failed".
 //
 // # Rules that hold

@@ -45,7 +45,7 @@ func (c *Catalog) Campaign(ctx context.Context, s *Session) (e Election, holder 
 // Resign gives the election up, if it is still held.
 func (c *Catalog) Resign(ctx context.Context, e Election) error {
 	_, err := c.commit(ctx, Transaction{
-		If:   []Compare{{Kind: CompareMod, Key: keyController, Revision: e.Revision}},
+		If:   unchanged(keyController, e.Revision, []byte(e.Broker)),
 		Then: []Op{{Key: keyController, Delete: true}},
 	})
 	return err

@@ -251,10 +251,9 @@ func (c *Catalog) RaiseTombstone(ctx context.Context, t meta.Tombstone) error {
 			return struct{}{}, meta.Errorf(meta.ErrExists, "stream %s, incarnation %s, lives: delete it instead", t.Stream, meta.Hex(now.Incarnation))
 		}
 		r, err := c.commit(ctx, Transaction{
-			If: []Compare{
-				{Kind: CompareMod, Key: tombstoneKey(t.Stream), Revision: mod},
-				{Kind: CompareMod, Key: streamKey(t.Stream), Revision: now.Revision},
-			},
+			If: append(
+				unchanged(tombstoneKey(t.Stream), mod, encodeTombstone(old)),
+				unchanged(streamKey(t.Stream), now.Revision, EncodeStream(now))...),
 			Then: []Op{{Key: tombstoneKey(t.Stream), Value: encodeTombstone(t)}},
 		})
 		if err == nil && !r.Applied {

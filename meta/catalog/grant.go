@@ -128,7 +128,7 @@ func (c *Catalog) writeShard(ctx context.Context, row, next ShardRow, unguarded 
 	}
 	t := Transaction{Then: rewrite(&row, &next, false)}
 	if !unguarded {
-		t.If = []Compare{{Kind: CompareMod, Key: shardKey(row.ID), Revision: row.Revision}}
+		t.If = unchanged(shardKey(row.ID), row.Revision, encodeShard(row))
 	}
 	r, err := c.commit(ctx, t)
 	if err != nil {

@@ -74,10 +74,10 @@ func (c *Catalog) UpdateNamespace(ctx context.Context, name string, cfg Namespac
 		if at != 0 && row.Revision != at {
 			return row, meta.Errorf(meta.ErrConflict, "namespace %s was changed by somebody else: read it again", name)
 		}
-		read := row.Revision
+		read := unchanged(namespaceKey(name), row.Revision, encodeNamespace(row))
 		row.Config = cfg
 		r, err := c.commit(ctx, Transaction{
-			If:   []Compare{{Kind: CompareMod, Key: namespaceKey(name), Revision: read}},
+			If:   read,
 			Then: []Op{{Key: namespaceKey(name), Value: encodeNamespace(row)}},
 		})
 		if err == nil && !r.Applied {
@@ -108,7 +108,7 @@ func (c *Catalog) DeleteNamespace(ctx context.Context, name string) error {
 		if len(p.Items) > 0 {
 			return none, meta.Invalidf("namespace %s is not empty: it holds %s; delete its streams first", name, strings.TrimPrefix(p.Items[0].Key, dirStreams))
 		}
-		guards := []Compare{{Kind: CompareMod, Key: namespaceKey(name), Revision: row.Revision}}
+		guards := unchanged(namespaceKey(name), row.Revision, encodeNamespace(row))
 		if !c.opt.Twins.NamespaceDeleteUnguarded {
 			guards = append(guards, Compare{Kind: CompareEmpty, Key: dirStreams + name + "/"})
 		}

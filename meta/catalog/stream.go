@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/varve-io/varve/meta"
@@ -101,12 +102,12 @@ func (c *Catalog) createOnce(ctx context.Context, want CreateStream, request str
 		ops = append(ops, rewrite(nil, &s, false)...)
 	}
 	r, err := c.commit(ctx, Transaction{
-		If: []Compare{
-			{Kind: CompareMod, Key: streamKey(row.Name)},
-			{Kind: CompareMod, Key: tombstoneKey(row.Name), Revision: stoneAt},
-			{Kind: CompareMod, Key: namespaceKey(ns.Name), Revision: ns.Revision},
-			{Kind: CompareMod, Key: keyCluster, Revision: ckv.Mod},
-		},
+		If: slices.Concat(
+			unchanged(streamKey(row.Name), 0, nil),
+			unchanged(tombstoneKey(row.Name), stoneAt, encodeTombstone(stone)),
+			unchanged(namespaceKey(ns.Name), ns.Revision, encodeNamespace(ns)),
+			unchanged(keyCluster, ckv.Mod, ckv.Value),
+		),
 		Then: ops,
 	})
 	if err == nil && !r.Applied {
@@ -183,10 +184,10 @@ func (c *Catalog) UpdateStream(ctx context.Context, n meta.StreamName, cfg Strea
 		if at != 0 && row.Revision != at {
 			return row, meta.Errorf(meta.ErrConflict, "stream %s was changed by somebody else: read it again", n)
 		}
-		read := row.Revision
+		read := unchanged(streamKey(n), row.Revision, EncodeStream(row))
 		row.Config = cfg
 		r, err := c.commit(ctx, Transaction{
-			If:   []Compare{{Kind: CompareMod, Key: streamKey(n), Revision: read}},
+			If:   read,
 			Then: []Op{{Key: streamKey(n), Value: EncodeStream(row)}},
 		})
 		if err == nil && !r.Applied {
