@@ -27,6 +27,7 @@ type reading struct {
 	bytes       uint64
 	until       time.Time
 	wait        time.Duration
+	giveUp      time.Duration
 	follow      bool
 	clamp       bool
 	bad         error
@@ -93,6 +94,17 @@ func LimitBytes(n uint64) ReadOption { return func(r *reading) { r.bytes = max(1
 
 // Until stops before the first record whose append time is not before t.
 func Until(t time.Time) ReadOption { return func(r *reading) { r.until = t } }
+
+// GiveUpAfter ends the read with the last error once so long has passed without an
+// answer from the server, heartbeats included. Without it a read goes through
+// everything that may pass, for ever.
+func GiveUpAfter(d time.Duration) ReadOption {
+	return func(r *reading) {
+		if r.giveUp = d; d <= 0 {
+			r.bad = invalidf("read", "giving up after %s: must be above 0", d)
+		}
+	}
+}
 
 // Wait stays at the tail for so long after the last record before it stops.
 func Wait(d time.Duration) ReadOption {

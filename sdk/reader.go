@@ -35,6 +35,7 @@ type reader struct {
 	count       uint64 // records so far
 	bytes       uint64 // of batches so far
 	waits       time.Time
+	heard       time.Time // when the server last answered
 }
 
 func (r *reader) op() string {
@@ -45,6 +46,7 @@ func (r *reader) op() string {
 // limit; each's and opened's errors come back as they are.
 func (r *reader) run(ctx context.Context) error {
 	route := r.client.newRoute()
+	r.heard = time.Now()
 	for {
 		done, err := r.session(ctx, route)
 		if done || errors.Is(err, errStop) {
@@ -55,7 +57,7 @@ func (r *reader) run(ctx context.Context) error {
 		}
 		e := errorOf(r.op(), err)
 		e.Applied = AppliedNo // reading changes nothing
-		if !e.Retryable {
+		if !e.Retryable || r.o.giveUp > 0 && time.Since(r.heard) >= r.o.giveUp {
 			return e
 		}
 		if cause := route.failed(ctx, e); cause != nil {
@@ -123,6 +125,7 @@ func (r *reader) session(ctx context.Context, route *route) (done bool, err erro
 		}
 		silence = 3 * r.client.options.Heartbeat
 		route.worked()
+		r.heard = time.Now()
 		if done, err := r.page(stream.Msg().GetPage()); done || err != nil {
 			return done, err
 		}

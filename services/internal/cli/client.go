@@ -7,6 +7,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -34,12 +35,29 @@ func (r *remote) call(cmd *cobra.Command, f func(*sdk.Client) error) (err error)
 	if err := load(cmd, ""); err != nil {
 		return err
 	}
-	c, err := sdk.Dial(r.server)
+	c, err := sdk.Dial(r.server, sdk.Options{Events: sdk.Events{Retry: notice(cmd.ErrOrStderr())}})
 	if err != nil {
 		return &run.UsageError{Err: err}
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	return f(c)
+}
+
+// notice tells a person why nothing happens: at the first failed try, and then
+// every few seconds.
+func notice(w io.Writer) func(error, time.Duration) {
+	const every = 5 * time.Second
+	var mu sync.Mutex
+	var last time.Time
+	return func(err error, _ time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		if time.Since(last) < every {
+			return
+		}
+		last = time.Now()
+		fmt.Fprintf(w, "varve: %v; trying on\n", err)
+	}
 }
 
 // print writes one message: as JSON, or as the lines that text makes of it.

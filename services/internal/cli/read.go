@@ -21,7 +21,7 @@ type readFlags struct {
 	from, until, format string
 	limit               int64
 	follow, clamp       bool
-	wait                time.Duration
+	wait, timeout       time.Duration
 	shard               int
 }
 
@@ -34,7 +34,7 @@ func readCommand() *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
-	f.flags(cmd, "start")
+	f.flags(cmd, "start", 30*time.Second)
 	cmd.Flags().BoolVar(&f.follow, "follow", false, "stay at the tail for more")
 	cmd.Flags().DurationVar(&f.wait, "wait", 0, "stay at the tail for so long after the last record")
 	return cmd
@@ -48,11 +48,11 @@ func tailCommand() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE:  func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) },
 	}
-	f.flags(cmd, "end")
+	f.flags(cmd, "end", 0)
 	return cmd
 }
 
-func (f *readFlags) flags(cmd *cobra.Command, from string) {
+func (f *readFlags) flags(cmd *cobra.Command, from string, timeout time.Duration) {
 	f.bind(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&f.from, "from", from, "start, end, an offset, -N (records before the tail), or a time")
@@ -60,6 +60,7 @@ func (f *readFlags) flags(cmd *cobra.Command, from string) {
 	flags.Int64Var(&f.limit, "limit", -1, "stop after so many records")
 	flags.StringVar(&f.format, "format", "lines", "lines, json or raw")
 	flags.BoolVar(&f.clamp, "clamp", false, "take the nearest end for a start that lies outside the stream")
+	flags.DurationVar(&f.timeout, "timeout", timeout, "without --follow: give up once the server has not answered for so long; 0: never")
 	flags.IntVar(&f.shard, "shard", -1, "read one shard; without it, all")
 }
 
@@ -107,8 +108,8 @@ func (f *readFlags) options(cmd *cobra.Command) ([]sdk.ReadOption, error) {
 	switch {
 	case cmd.Flags().Changed("limit") && f.limit < 0:
 		return nil, usage("--limit is %d: want 0 or more", f.limit)
-	case f.wait < 0:
-		return nil, usage("--wait is %v: want 0 or more", f.wait)
+	case f.wait < 0 || f.timeout < 0:
+		return nil, usage("--wait and --timeout are not negative")
 	case cmd.Flags().Changed("shard") && f.shard < 0:
 		return nil, usage("--shard is %d: want 0 or more", f.shard)
 	}
@@ -120,6 +121,9 @@ func (f *readFlags) options(cmd *cobra.Command) ([]sdk.ReadOption, error) {
 	}
 	if f.wait > 0 {
 		list = append(list, sdk.Wait(f.wait))
+	}
+	if f.timeout > 0 && !f.follow {
+		list = append(list, sdk.GiveUpAfter(f.timeout))
 	}
 	if f.clamp {
 		list = append(list, sdk.Clamp())
