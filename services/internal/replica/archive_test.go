@@ -180,7 +180,7 @@ func TestT13_MarkIsCompareAndSet(t *testing.T) {
 	if err := d.Apply(&Record{Kind: KindEntry, Entry: stray}); err != nil {
 		t.Fatal(err)
 	}
-	d.Advance(stray.LSN)
+	d.advance(stray.LSN)
 	if d.state.archived != before || d.state.mark == stray.LSN {
 		t.Fatal("a mark beside the archived end applied")
 	}

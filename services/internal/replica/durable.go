@@ -133,9 +133,6 @@ func (d *Durable) advance(lsn meta.LSN) {
 	}
 }
 
-// Advance moves the commit mark of a replayed copy up to lsn, at most to its end.
-func (d *Durable) Advance(lsn meta.LSN) { d.advance(lsn) }
-
 // Break makes the copy a stranger whose log is unknown: its promise stays, all
 // else is forgotten, and records are passed over until a base comes.
 func (d *Durable) Break() {

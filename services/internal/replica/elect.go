@@ -28,7 +28,8 @@ type tenure struct {
 type peer struct {
 	member   meta.Member
 	self     bool
-	boot     meta.BootNonce
+	known    meta.BootNonce // of its broker, as the last connection told; 0: none did
+	boot     meta.BootNonce // that promised
 	instance uint64
 	stamp    uint64 // of the newest answer
 

@@ -331,11 +331,23 @@ func TestConnectedUnderAnotherStorage(t *testing.T) {
 	ns[0].step(Connected{Peer: wiped, Boot: 7})
 	ns[0].step(Connected{Peer: ns[2].cfg.Self, Boot: 7})
 	w.net = nil
-	m := Message{Kind: MsgAppendAnswer, From: ns[1].cfg.Self, To: ns[0].cfg.Self, Boot: ns[1].cfg.Boot, Instance: 1, Shard: shardID, Lineage: lineage, Epoch: 1, Last: 2, Adopted: true, Stamp: 999}
+	m := Message{From: ns[1].cfg.Self, To: ns[0].cfg.Self, Boot: ns[1].cfg.Boot, Instance: 1, Shard: shardID, Lineage: lineage, Epoch: 1, Last: 2, Adopted: true, Stamp: 999}
 	id := ns[0].append(plain("x"))
 	ns[0].sync(-1)
-	ns[0].step(&m) // of the copy that was there before
-	ns[0].silent(id)
+	for _, kind := range []MessageKind{MsgFenceAnswer, MsgAppendAnswer} { // of the copy that was there before
+		late := m
+		late.Kind = kind
+		ns[0].step(&late)
+		ns[0].silent(id)
+	}
+	for range 2 { // a copy that is back counts when it is measured again
+		w.tick()
+		w.run(0, 2)
+	}
+	ns[0].silent(id) // node 2 still runs its first boot here: what it says is passed over
+	ns[0].step(Connected{Peer: ns[2].cfg.Self, Boot: ns[2].cfg.Boot})
+	w.run(0, 2)
+	ns[0].good(id)
 }
 
 // A base is installed whole, with the promise that was there before.

@@ -39,9 +39,12 @@ func (r *Replica) onFenceAnswer(p *peer, m *Message) {
 		p.stamp = max(p.stamp, m.Stamp)
 		return
 	}
+	if p.known != 0 && m.Boot != p.known {
+		return // an answer from before its restart, still under way
+	}
 	r.forget(p)
 	*p = peer{
-		member: p.member, fenced: true, boot: m.Boot, instance: m.Instance, stamp: m.Stamp, stranger: m.Stranger,
+		member: p.member, known: p.known, fenced: true, boot: m.Boot, instance: m.Instance, stamp: m.Stamp, stranger: m.Stranger,
 		vector: m.Vector, first: m.First, last: m.Last, commit: m.Commit,
 	}
 }
@@ -55,6 +58,7 @@ func (r *Replica) connected(in Connected) {
 			continue
 		}
 		r.forget(p)
+		p.known = in.Boot
 		r.fence(p)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -111,7 +112,7 @@ func TestW12_OneFold(t *testing.T) {
 				t.Fatal(err)
 			}
 			if rnd.IntN(4) == 0 {
-				d.Advance(min(n.r.d.Commit(), d.Commit()+meta.LSN(rnd.IntN(3))))
+				d.advance(min(n.r.d.Commit(), d.Commit()+meta.LSN(rnd.IntN(3))))
 			}
 			if rnd.IntN(6) == 0 {
 				b := d.Encode()
@@ -124,7 +125,7 @@ func TestW12_OneFold(t *testing.T) {
 				}
 			}
 		}
-		d.Advance(n.r.d.Commit())
+		d.advance(n.r.d.Commit())
 		if !bytes.Equal(d.Encode(), want) {
 			t.Fatal("replay and live differ")
 		}
@@ -345,6 +346,29 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
+// A deep pipeline costs the same an append: nothing walks what is pending.
+func BenchmarkPipeline(b *testing.B) {
+	for _, depth := range []int{1, 100, 10_000} {
+		b.Run(strconv.Itoa(depth), func(b *testing.B) {
+			r, p, bytes := steady()
+			b.ReportAllocs()
+			seq, sequence := r.seq, int32(0)
+			for i := 0; b.Loop(); i++ {
+				if i%(2*depth) < depth {
+					p.ID++
+					p.Now++
+					batch.SetProducer(bytes, batch.Producer{ID: int64(p.ID % 7), Epoch: 0, Sequence: sequence / 7})
+					sequence++
+					r.Step(p)
+				} else {
+					seq++
+					r.Step(Written{Seq: seq})
+				}
+			}
+		})
+	}
+}
+
 func FuzzDecodeState(f *testing.F) {
 	n := rich(f)
 	f.Add(n.r.d.state.Encode())
@@ -386,7 +410,7 @@ func FuzzApplyRecord(f *testing.F) {
 		if d.Apply(&r) != nil {
 			return
 		}
-		d.Advance(d.Last())
+		d.advance(d.Last())
 		if _, err := DecodeDurable(d.Encode()); err != nil {
 			t.Fatalf("what was applied can't be read back: %v", err)
 		}

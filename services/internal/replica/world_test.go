@@ -405,7 +405,7 @@ func three(t testing.TB, twins Twins) (*world, []*node) {
 func (w *world) same() {
 	for _, n := range w.nodes {
 		d := n.replay()
-		d.Advance(n.r.d.Commit())
+		d.advance(n.r.d.Commit())
 		must(bytes.Equal(d.Encode(), n.r.d.Encode()), "node %d: replay and live differ", n.id)
 		must(len(n.log) == len(w.nodes[0].log), "node %d has %d entries, node 0 has %d", n.id, len(n.log), len(w.nodes[0].log))
 		for i := range n.log {
