@@ -201,7 +201,7 @@ func (l *Lab) once(ctx context.Context, r *Series, n int) error {
 	check := NewCheck(l.stage.corpus.Text(0, 1<<40))
 	wait, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	reader := newCommand(wait, l.stage.binary, l.address, nil, check, "read", damageStream, "--from", "start", "--format", "lines")
+	reader := newCommand(wait, l.stage.binary, l.address, nil, check, "read", damageStream, "--from", "start", "--format", "lines", "--timeout", "10s")
 	err = reader.run()
 	p.Kill()
 	altered := check.Prefix()
