@@ -174,17 +174,17 @@ func scripts(length int, alphabet string, visit func(string) error) error {
 }
 
 func TestW3_NothingComesBack(t *testing.T) {
-	if err := scripts(4, "atfrpxk", func(s string) error { return explore(t, "aa"+s+"ckc", Twins{}) }); err != nil {
+	if err := scripts(4, "atrpk", func(s string) error { return explore(t, "aa"+s+"c", Twins{}) }); err != nil {
 		t.Error(err)
 	}
-	if err := scripts(3, "atrpxkc", func(s string) error { return explore(t, "aar"+s+"pxkac", Twins{}) }); err != nil {
+	if err := scripts(2, "atfrpxkc", func(s string) error { return explore(t, "aar"+s+"pxkac", Twins{}) }); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestW3_NothingComesBackOnLongWalks(t *testing.T) {
 	const alphabet = "aaaattdfrrppxxkkc"
-	for seed := range uint64(150) {
+	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 9))
 		script := make([]byte, 40)
 		for i := range script {

@@ -77,6 +77,8 @@ type folder struct {
 	dir  string // the wal folder
 	rand io.Reader
 	size int64
+	// origin is the id that the directory was made with; every header bears it.
+	origin meta.StorageID
 	// spare is how much a new file leaves free on the disk: the ballast's room.
 	spare atomic.Int64
 	// skipDirSync is the twin NoDirSync.
@@ -110,14 +112,22 @@ func (d *folder) create(number uint64) (*logFile, error) {
 	return &logFile{name: name, number: number, f: f, size: d.size}, nil
 }
 
+// refill writes a free file again that a crash may have left half-written.
+func (d *folder) refill(f *logFile) error {
+	if err := writeZeroes(f.f, 0, f.size); err != nil {
+		return err
+	}
+	return f.f.Sync()
+}
+
 // prepare gives a free file its next life: a new salt and its place in the log,
 // durable before it is used.
-func (d *folder) prepare(f *logFile, first Position, storage meta.StorageID) error {
+func (d *folder) prepare(f *logFile, first Position) error {
 	salt, err := d.random()
 	if err != nil {
 		return err
 	}
-	h := frame.File{Size: f.size, First: uint64(first), Salt: salt, Storage: storage}
+	h := frame.File{Size: f.size, First: uint64(first), Salt: salt, Storage: d.origin}
 	if _, err := f.f.WriteAt(frame.AppendFile(nil, h), 0); err != nil {
 		return fmt.Errorf("writing the header of log file %s: %w", f.name, err)
 	}

@@ -68,6 +68,7 @@ func (l *Log) open() error {
 	if err != nil {
 		return err
 	}
+	l.folder.origin = l.identity.super.current.Origin
 	if err := vfs.MkdirAllSync(o.FS, l.folder.dir); err != nil {
 		return err
 	}
@@ -117,25 +118,20 @@ func (l *Log) adopt(r *recovery) error {
 			free = append(free, f)
 		}
 	}
-	l.index.files, l.space.free = used, free
 	for _, f := range r.blank {
-		if err := l.folder.remove(f); err != nil {
+		// A full disk has no room for another one, so what was made is kept.
+		if f.size == l.folder.size && f.header.Salt == 0 && (l.identity.Tail == tailProven || l.folder.refill(f) == nil) {
+			free = append(free, f)
+		} else if err := l.folder.remove(f); err != nil {
 			return err
 		}
 	}
+	l.index.files, l.space.free = used, free
 	if current == nil {
-		l.space.made++
-		f, err := l.folder.create(l.space.made)
-		if err != nil {
+		if err := l.begin(); err != nil {
 			return err
 		}
-		l.space.free = append(l.space.free, f)
-		if err := l.folder.prepare(f, 0, l.identity.super.current.Origin); err != nil {
-			return err
-		}
-		l.index.files, l.space.free = []*logFile{f}, nil
-		current = f
-		r.scan.file = f
+		r.scan.file = l.space.current
 	}
 	if err := l.resume(&r.scan); err != nil {
 		return err
@@ -160,10 +156,28 @@ func (l *Log) stock() error {
 		return nil
 	}
 	f := l.space.free[0]
-	if err := l.folder.prepare(f, l.space.current.end(), l.identity.super.current.Origin); err != nil {
+	if err := l.folder.prepare(f, l.space.current.end()); err != nil {
 		return err
 	}
 	l.space.free, l.space.next = l.space.free[1:], f
+	return nil
+}
+
+// begin makes the log's first file.
+func (l *Log) begin() error {
+	if len(l.space.free) == 0 {
+		l.space.made++
+		f, err := l.folder.create(l.space.made)
+		if err != nil {
+			return err
+		}
+		l.space.free = append(l.space.free, f)
+	}
+	f := l.space.free[0]
+	if err := l.folder.prepare(f, 0); err != nil {
+		return err
+	}
+	l.index.files, l.space.free, l.space.current = []*logFile{f}, l.space.free[1:], f
 	return nil
 }
 

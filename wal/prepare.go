@@ -56,7 +56,7 @@ func (l *Log) low() bool {
 }
 
 func (l *Log) prepareNext(f *logFile, first Position) {
-	err := l.folder.prepare(f, first, l.identity.super.current.Origin)
+	err := l.folder.prepare(f, first)
 	l.mu.Lock()
 	l.space.preparing = nil
 	if err == nil {

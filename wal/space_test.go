@@ -79,7 +79,9 @@ func fullDisk(t *testing.T, opts Options, hogName string) {
 	// Commands have room, and what they allow frees some: no new room is needed.
 	for range 3 {
 		release, err := r.log.ReserveCommand(soon(t), 100)
-		r.must(err)
+		if err != nil {
+			t.Fatalf("%v: %+v", err, r.log.Status())
+		}
 		r.must(r.write(n, Record{Kind: State, Data: []byte("trim")}))
 		release()
 	}
