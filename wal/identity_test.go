@@ -256,8 +256,8 @@ func sweep(t *testing.T, twins identityTwins) (wrong []string) {
 				}
 			}
 			for i, c := range crashes() {
-				if (i+steps)%3 != 0 {
-					continue // each step sees a third of them
+				if (i+steps)%6 != 0 {
+					continue // each step sees a sixth of them
 				}
 				try(fmt.Sprintf("cut %+v", c), h.after(h.mem.CrashClone(c), "boot-2"), Mode(steps%2))
 			}
