@@ -283,9 +283,11 @@ func (d *identity) tailLost(cause error) error {
 }
 
 // commit makes the id and the run state durable, once the log's tail is. The
-// order is: witness, superblock, storage-id, run-state. The run state goes last:
-// until then the directory says what it said before this start, or says nothing,
-// and the next start decides as this one did.
+// order is: witness, superblock, storage-id, run-state. A crash between superblock
+// and storage-id leaves a superblock whose predecessor is the directory's id, which
+// the next start takes for an interrupted change; the other way round it would look
+// like a mixture of two directories. Until the run state is written, the last one
+// stands, or names an id that is gone, and the next start decides as this one did.
 func (d *identity) commit() error {
 	if d.opts.Mode == Periodic {
 		if err := d.witness.set(d.ID.Storage); err != nil {
