@@ -17,206 +17,6 @@ func (w *world) to(f *node, kind MessageKind, e meta.Epoch, m Message) Message {
 	return m
 }
 
-// A wrong leader asks to cut below the commit mark: refused, the shard stops, the
-// data stays.
-// Rows: E14
-func TestE14_NeverBelowTheCommitMark(t *testing.T) {
-	w, ns := three(t, Twins{})
-	ns[0].append(plain("a"))
-	w.run()
-	w.tick()
-	w.run()
-	f := ns[1]
-	commit, last := f.r.d.Commit(), f.r.d.Last()
-	if commit != 2 {
-		t.Fatalf("commit mark %d", commit)
-	}
-	fence := w.to(f, MsgFence, 9, Message{})
-	f.step(&fence)
-	f.sync(-1)
-	m := w.to(f, MsgReconcile, 9, Message{Vector: vec(1, 1, 9, 2), Last: 2})
-	f.step(&m)
-	f.sync(-1)
-	if f.r.d.Last() != last || len(f.alarms) != 1 || f.r.Status().Role != Stopped {
-		t.Fatalf("end %d, alarms %v, %+v", f.r.d.Last(), f.alarms, f.r.Status())
-	}
-	m = w.to(f, MsgFence, 10, Message{})
-	w.net = nil
-	f.step(&m)
-	f.sync(-1)
-	if len(w.net) != 0 || f.r.d.Promise() != 9 {
-		t.Fatal("a stopped shard goes on")
-	}
-}
-
-// A member's commit mark beyond the best log of a majority stops the shard.
-func TestCommitMarkBeyondTheBestLog(t *testing.T) {
-	w, ns := three(t, Twins{})
-	w.grant(2, 2)
-	ns[2].sync(-1)
-	w.net = nil
-	ns[2].step(&Message{
-		Kind: MsgFenceAnswer, From: ns[1].cfg.Self, To: ns[2].cfg.Self, Boot: 9, Instance: 1, Shard: shardID, Lineage: lineage, Epoch: 2,
-		Vector: vec(1, 1), First: 1, Last: 1, Commit: 7, Stamp: 1,
-	})
-	if s := ns[2].r.Status(); s.Role != Stopped || len(ns[2].alarms) != 1 {
-		t.Fatalf("%+v", s)
-	}
-}
-
-// A stranger promises and copies; its word counts only once it has copied all that
-// the leader had, durably, and the row names it.
-// Scenarios: B18, B27
-// Rows: E28, D8
-func TestE28_StrangerDoesNotCount(t *testing.T) {
-	twin(t, Twins{CountStrangers: true}, func(t *testing.T, twins Twins) {
-		w, ns := three(t, twins)
-		id := ns[0].append(plain("w"))
-		w.run(0, 1)
-		ns[0].good(id)
-		ns[1].crash(0)
-		d := ns[1].r.d
-		d.Break() // node 1's log is broken; nodes 0 and 1 alone had "w"
-		ns[1].r = New(ns[1].cfg, d)
-		ns[1].r.seq, ns[1].r.synced = uint64(len(ns[1].writes)), uint64(len(ns[1].writes))
-		ns[1].base, ns[1].log = 0, nil
-		w.net = nil
-		ns[0].down = true
-		w.grant(2, 1, 2)
-		for range 3 {
-			w.run(1, 2)
-			w.tick()
-		}
-		must(!ns[2].r.Status().Serving, "serves without w")
-		ns[0].down = false
-		again := *w.row
-		ns[0].step(&again)
-		for range 4 {
-			w.run()
-			w.tick()
-		}
-		must(ns[2].r.Status().Serving, "does not serve with all three: %+v", ns[2].r.Status())
-		must(ns[2].r.d.state.next == 1, "w is gone")
-		must(!ns[1].r.d.Stranger(), "node 1 is still a stranger: %+v", ns[1].r.Status())
-		must(ns[1].r.d.Commit() == ns[2].r.d.Commit(), "node 1 is behind")
-	})
-}
-
-// The opening entry alone does not readmit a stranger: it may have acknowledged
-// more of this very epoch before it lost it.
-func TestE28_StrangerCopiesInFull(t *testing.T) {
-	w, ns := three(t, Twins{})
-	for i := range 5 {
-		ns[0].append(plain(fmt.Sprint(i)))
-	}
-	w.run(0, 1)
-	w.net = nil
-	f := ns[1]
-	f.crash(0)
-	f.r.d.Break()
-	f.base, f.log = 0, nil
-	for range 2 {
-		w.tick()
-	}
-	step := func(kind MessageKind, to *node, cut int) {
-		for _, m := range w.take(kind, to.id) {
-			if cut > 0 {
-				m.Entries = m.Entries[:cut]
-			}
-			w.deliver(m)
-		}
-		to.sync(-1)
-	}
-	ns[0].append(plain("more"))
-	ns[0].sync(-1)
-	step(MsgAppend, f, 0) // for the boot before: passed over
-	for range 3 {
-		w.tick()
-	}
-	step(MsgFence, f, 0)
-	step(MsgFenceAnswer, ns[0], 0)
-	step(MsgReconcile, f, 0)
-	step(MsgAppendAnswer, ns[0], 0)
-	step(MsgAppend, f, 1)
-	if !f.r.adopted() || !f.r.d.Stranger() {
-		t.Fatalf("adopted %v, stranger %v at LSN %d", f.r.adopted(), f.r.d.Stranger(), f.r.d.Last())
-	}
-	w.run(0, 1)
-	if f.r.d.Stranger() || f.r.d.Last() != ns[0].r.d.Last() {
-		t.Fatalf("still a stranger at LSN %d", f.r.d.Last())
-	}
-}
-
-// A lone member that came back under another storage id, or broken, waits.
-// It is the core's part of D7.
-// Rows: E34
-func TestE34_LoneStrangerWaits(t *testing.T) {
-	for name, spoil := range map[string]func(*node){
-		"new storage id": func(n *node) { n.cfg.Self.Storage = meta.StorageID{99}; n.r.d.Estrange() },
-		"broken":         func(n *node) { n.r.d.Break() },
-		"wiped":          func(n *node) { n.cfg.Self.Storage = meta.StorageID{99}; n.r.d = NewDurable() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			w, n := lone(t, Twins{})
-			n.append(plain("a"))
-			w.run()
-			spoil(n)
-			n.cfg.Boot++
-			seq := n.r.seq
-			n.r = New(n.cfg, n.r.d)
-			n.r.seq, n.r.synced = seq, seq
-			w.epoch++
-			a := &Assignment{Revision: 9, Shard: shardID, Lineage: lineage, Epoch: w.epoch, Leader: n.cfg.Self, Boot: n.cfg.Boot, Members: w.members}
-			n.step(a)
-			w.run()
-			if s := n.r.Status(); s.Serving || len(s.Waiting) == 0 {
-				t.Fatalf("%+v", s)
-			}
-		})
-	}
-}
-
-// Abandon: the next lineage goes on from the copy's own log, and it counts again.
-// It is the core's part of E35.
-func TestReformFromTheOwnLog(t *testing.T) {
-	w, n := lone(t, Twins{})
-	for i := range 3 {
-		n.append(idem(1, 0, int32(i), "v"))
-	}
-	w.run()
-	n.append(plain("torn off"))
-	n.crash(0)
-	n.r.d.Estrange()
-	n.cfg.Self.Storage = meta.StorageID{77}
-	seq := n.r.seq
-	n.r = New(n.cfg, n.r.d)
-	n.r.seq, n.r.synced = seq, seq
-	members := []meta.Member{n.cfg.Self}
-	a := &Assignment{
-		Revision: 9, Shard: shardID, Lineage: lineage + 1, Epoch: 5, Leader: n.cfg.Self, Boot: n.cfg.Boot, Members: members,
-		Reform: &Reform{From: lineage, Epoch: 1, LSN: n.r.d.Last()},
-	}
-	n.step(a)
-	w.run()
-	if s := n.r.Status(); !s.Serving || s.Stranger || s.Committed != 3 || s.Lineage != lineage+1 {
-		t.Fatalf("%+v", s)
-	}
-	id := n.append(idem(1, 0, 2, "v"))
-	w.run()
-	if a := n.good(id); !a.Duplicate || a.First != 2 {
-		t.Fatalf("%+v", a)
-	}
-	again := *a
-	n.step(&again)
-	old := *a
-	old.Revision, old.Lineage, old.Epoch = 10, lineage, 90
-	n.step(&old) // an older lineage is not believed, even with a higher revision
-	if s := n.r.Status(); s.Lineage != lineage+1 {
-		t.Fatalf("%+v", s)
-	}
-	w.same()
-}
-
 // A copy that adopted an epoch is not cut for a leader of it: a second, late
 // reconciliation finds entries that were acknowledged since.
 // Rows: E29
@@ -350,52 +150,9 @@ func TestConnectedUnderAnotherStorage(t *testing.T) {
 	ns[0].good(id)
 }
 
-// A base is installed whole, with the promise that was there before.
-// Rows: E32
-func TestE32_BaseNeverLowersThePromise(t *testing.T) {
-	twin(t, Twins{BaseOverwrites: true}, func(t *testing.T, twins Twins) {
-		_, src := lone(t, Twins{})
-		for i := range 5 {
-			src.append(idem(1, 0, int32(i), "v"))
-		}
-		src.w.run()
-		s, _ := src.r.Seal()
-		w := newWorld(t, 3, twins)
-		f := w.nodes[1]
-		f.step(&Assignment{Revision: 1, Shard: shardID, Lineage: lineage, Epoch: 20, Leader: w.members[0], Members: w.members, Instance: 1})
-		m := w.to(f, MsgFence, 20, Message{})
-		f.step(&m)
-		f.sync(-1)
-		before := len(f.writes)
-		f.step(&Assignment{Revision: 2, Shard: shardID, Lineage: lineage, Epoch: 20, Leader: w.members[0], Members: w.members, Base: &Base{LSN: 30, Mark: 20, State: s.State}})
-		must(len(f.writes) == before+1 && len(f.writes[before].Records) == 1, "a base takes %d writes", len(f.writes)-before)
-		must(f.r.d.Promise() == 20, "the promise is %d now", f.r.d.Promise())
-		v := f.r.Status()
-		must(v.Last == 30 && v.Start == 31 && v.Commit == 30 && v.Next == 5 && v.Droppable == 31 && v.Producers == 1, "%+v", v)
-		w.net = nil
-		m = w.to(f, MsgFence, 7, Message{}) // an old leader after it
-		f.step(&m)
-		f.sync(-1)
-		must(len(w.net) == 1 && w.net[0].Kind == MsgStaleRoute, "an old leader's fence: %+v", w.net)
-	})
-}
-
-// A fence names the row's base: a copy that ends below it installs it first.
-// It is the core's part of T14.
-func TestSleeperDoesNotAnswerFromBelowTheBase(t *testing.T) {
-	w, ns := three(t, Twins{})
-	w.net = nil
-	m := w.to(ns[1], MsgFence, 6, Message{Floor: 50})
-	ns[1].step(&m)
-	ns[1].sync(-1)
-	if len(w.net) != 1 || w.net[0].Kind != MsgStaleRoute || ns[1].r.d.Promise() != 1 {
-		t.Fatalf("%+v", w.net)
-	}
-}
-
 // Another incarnation or lineage: StaleRoute, no byte written, no vote; later it
 // succeeds.
-// Rows: N10, N11, N9
+// Rows: N10, N11
 func TestN10_IncarnationIsNamed(t *testing.T) {
 	twin(t, Twins{MatchByName: true}, func(t *testing.T, twins Twins) {
 		for name, change := range map[string]func(*Message){
@@ -492,111 +249,6 @@ func TestCopyThatLostAcknowledged(t *testing.T) {
 	ns[0].good(id) // with node 2
 }
 
-// A failed write or sync acknowledges nothing more, for good, whatever succeeds
-// later; outcomes are told apart.
-// It is the core's part of E3.
-// Scenarios: B13, B15
-func TestFailureIsForGood(t *testing.T) {
-	w, n := lone(t, Twins{})
-	done := n.append(plain("durable"))
-	w.run()
-	n.good(done)
-	id := n.append(plain("doubtful"))
-	neg := n.propose(Propose{Kind: ProposeBatch, Bytes: plain("x"), ExpectedOffset: new(meta.Offset)})
-	n.step(Failed{Err: errors.New("EIO")})
-	if a := n.answer(id); !errors.Is(a.Err, meta.ErrUnknown) || !errors.Is(a.Err, meta.ErrPoisoned) || a.Applied != AppliedUnknown {
-		t.Fatalf("%+v", a)
-	}
-	if a := n.answer(neg); !errors.Is(a.Err, meta.ErrPoisoned) || a.Applied != AppliedNo {
-		t.Fatalf("%+v", a)
-	}
-	n.sync(-1) // a later success proves nothing
-	if a := n.answer(n.append(plain("later"))); !errors.Is(a.Err, meta.ErrPoisoned) || a.Applied != AppliedNo {
-		t.Fatalf("%+v", a)
-	}
-	w.grant(0)
-	w.run()
-	if s := n.r.Status(); s.Role != Poisoned || s.Serving || n.r.d.Commit() != 2 {
-		t.Fatalf("%+v", s)
-	}
-}
-
-// On an operator's word a broken copy with nothing in the bucket begins its next
-// lineage from nothing; without that word it waits.
-func TestBeginFromNothing(t *testing.T) {
-	w, n := lone(t, Twins{})
-	n.append(plain("gone"))
-	w.run()
-	n.rotten = true
-	n.crash(0)
-	a := Assignment{Revision: 9, Shard: shardID, Lineage: lineage + 1, Epoch: 5, Leader: n.cfg.Self, Boot: n.cfg.Boot, Members: w.members}
-	first := a
-	n.step(&first)
-	w.run()
-	if s := n.r.Status(); s.Serving || s.NeedsEpoch || len(s.Waiting) == 0 {
-		t.Fatalf("%+v", s)
-	}
-	a.Base = &Base{}
-	n.step(&a)
-	w.truth = map[meta.LSN]string{}
-	w.run()
-	if s := n.r.Status(); !s.Serving || s.Stranger || s.Last != 1 {
-		t.Fatalf("%+v", s)
-	}
-}
-
-// A base below what the only member has would drop it: the shard stops instead.
-func TestBaseDoesNotDropTheOnlyCopy(t *testing.T) {
-	w, n := lone(t, Twins{})
-	n.append(plain("a"))
-	w.run()
-	s, _ := n.r.Seal()
-	n.append(plain("b"))
-	w.run()
-	n.step(&Assignment{
-		Revision: 9, Shard: shardID, Lineage: lineage + 1, Epoch: 5, Leader: n.cfg.Self, Boot: n.cfg.Boot, Members: w.members,
-		Base: &Base{LSN: s.End - 1, Mark: s.End, State: s.State},
-	})
-	if st := n.r.Status(); st.Role != Stopped || st.Last != 3 || len(n.alarms) != 1 {
-		t.Fatalf("%+v", st)
-	}
-}
-
-// Entries that do not fit, or that this build does not know, stop the shard; what
-// was taken before them is written, so that log and state stay the same.
-func TestBadEntriesStopTheShard(t *testing.T) {
-	good := func(w *world) entry.Entry {
-		e := w.nodes[0].log[0]
-		e.Kind, e.LSN, e.Payload = entry.Batch, 2, plain("x")
-		return e
-	}
-	for name, spoil := range map[string]func(e *entry.Entry){
-		"gap in offsets":    func(e *entry.Entry) { e.Offset++ },
-		"time goes back":    func(e *entry.Entry) { e.Time = 1 },
-		"no opening entry":  func(e *entry.Entry) { e.Epoch = 0 },
-		"later lineage":     func(e *entry.Entry) { e.Lineage++ },
-		"unpromised epoch":  func(e *entry.Entry) { e.Epoch = 7; e.Kind = entry.Open },
-		"unknown kind":      func(e *entry.Entry) { e.Kind = 99 },
-		"later level":       func(e *entry.Entry) { e.Level = 99 },
-		"malformed payload": func(e *entry.Entry) { e.Payload = e.Payload[:10] },
-	} {
-		t.Run(name, func(t *testing.T) {
-			w, ns := three(t, Twins{})
-			first, second := good(w), good(w)
-			second.LSN, second.Offset = 3, 1
-			spoil(&second)
-			m := w.to(ns[1], MsgAppend, 1, Message{PrevLSN: 1, PrevEpoch: 1, First: 2, Last: 3, Entries: []entry.Entry{first, second}})
-			ns[1].step(&m)
-			if s := ns[1].r.Status(); s.Role != Stopped || len(ns[1].alarms) != 1 || s.Last != 2 {
-				t.Fatalf("%+v", s)
-			}
-			if got := ns[1].replay().Last(); got != 2 {
-				t.Fatalf("the log ends at %d, the state at 2", got)
-			}
-		})
-	}
-}
-
 // The commit mark goes into the log now and then: a replay's overlay stays short.
 func TestReplayKnowsARecentMark(t *testing.T) {
 	w, n := lone(t, Twins{})
@@ -608,4 +260,40 @@ func TestReplayKnowsARecentMark(t *testing.T) {
 		t.Fatalf("%d entries above the mark", d.over.len())
 	}
 	w.same()
+}
+
+// Epoch 0 is "no grant yet": it leads nothing, fences nothing and has no entry; for
+// a log whose history is unknown no vector is made up, and nothing is cut.
+func TestE11_EpochZero(t *testing.T) {
+	w, ns := three(t, Twins{})
+	n := newWorld(t, 1, Twins{}).nodes[0]
+	n.step(&Assignment{Revision: 1, Shard: shardID, Lineage: lineage, Leader: n.cfg.Self, Boot: n.cfg.Boot, Members: []meta.Member{n.cfg.Self}, Instance: 1})
+	n.w.run()
+	if s := n.r.Status(); s.Role != Following || s.Last != 0 || s.Promise != 0 || s.NeedsEpoch || len(n.r.d.Vector()) != 0 {
+		t.Fatalf("%+v", s)
+	}
+	w.net = nil
+	writes := len(ns[1].writes)
+	for _, kind := range []MessageKind{MsgFence, MsgReconcile, MsgAppend} {
+		m := w.to(ns[1], kind, 0, Message{Last: 1})
+		ns[1].step(&m)
+	}
+	if len(ns[1].writes) != writes || len(w.net) != 3 || w.net[0].Kind != MsgStaleRoute {
+		t.Fatalf("epoch 0 was taken: %+v", w.net)
+	}
+	e := entry.Entry{Header: entry.Header{Kind: entry.Open, Level: 1, Lineage: lineage, LSN: 1}, Payload: entry.OpenPayload{}.Encode()}
+	if err := n.r.d.Apply(&Record{Kind: KindEntry, Entry: e}); !errors.Is(err, meta.ErrCorrupt) {
+		t.Fatalf("an opening entry of epoch 0: %v", err)
+	}
+	// A leader whose vector has nothing in common with a pruned follower cuts nothing.
+	f := ns[1]
+	fence := w.to(f, MsgFence, 9, Message{})
+	f.step(&fence)
+	for _, v := range []meta.Vector{nil, {}, vec(5, 4, 9, 6), vec(9, 1, 5, 4)} {
+		m := w.to(f, MsgReconcile, 9, Message{Vector: v, Last: 6})
+		f.step(&m)
+		if f.r.d.Last() != 1 || len(f.alarms) != 0 {
+			t.Fatalf("vector %v: end %d, %v", v, f.r.d.Last(), f.alarms)
+		}
+	}
 }

@@ -118,7 +118,7 @@ func TestE22_Better(t *testing.T) {
 
 // Ten elections without a record stack up, archives in between cut the vector at
 // its bound, and it stays strict.
-// Rows: E8, E11
+// Rows: E8
 func TestE8_IdleElections(t *testing.T) {
 	w, n := lone(t, Twins{})
 	for range 9 {
