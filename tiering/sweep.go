@@ -18,8 +18,9 @@ type Authority struct {
 	// epoch is either in Marked or will never commit. For a hibernating shard it is
 	// the row's epoch. 0 means that no epoch is over.
 	Through meta.Epoch
-	// Manifest is the newest written one of the own lineage, confirmed by the log;
-	// nil when there is none, and then nothing counts as retired.
+	// Manifest is the newest written one that the log confirms; nil when there is
+	// none, and then nothing counts as retired. The row's base, from an earlier
+	// lineage, protects what it names and retires nothing.
 	Manifest *Manifest
 	// Marked reports whether an archive mark in the log names the object, committed
 	// or not, whether its manifest is written or not. Nil means that none does.
@@ -92,9 +93,10 @@ type sweep struct {
 	s    *Store
 	req  *SweepRequest
 	auth Authority
-	old  []*Manifest // written before the newest, oldest first, at most maxOld
+	old  []*Manifest // written before the authority's, oldest first, at most maxOld
 
-	previous ManifestID      // the last one before the newest
+	newest   *Manifest       // the authority's, or a later one that the bucket has
+	previous ManifestID      // the last one before the authority's
 	gone     map[string]bool // deleted by this sweep
 	out      SweepResult
 }
@@ -168,23 +170,37 @@ func (sw *sweep) authorize(ctx context.Context) (err error) {
 		return err
 	}
 	m := sw.auth.Manifest
-	if m != nil && (m.Shard != sw.req.Shard || m.Lineage != sw.req.Lineage) {
+	if m != nil && (m.Shard != sw.req.Shard || m.Lineage > sw.req.Lineage) {
 		return meta.Invalidf("sweep of %s in lineage %s: got manifest %s", sw.req.Shard, meta.Hex(sw.req.Lineage), m.Key())
 	}
-	sw.old, sw.previous = nil, ManifestID{}
-	if m == nil {
-		return nil
-	}
+	sw.old, sw.newest, sw.previous = nil, m, ManifestID{}
 	var ids []ManifestID
+	last := ManifestID{}
 	for info, err := range sw.s.bucket.List(ctx, manifestPrefix(sw.req.Shard), "") {
 		if err != nil {
 			return err
 		}
 		f, err := parseManifestKey(info.Key)
-		if err == nil && f.Depth < 0 && older(f.ID, m.ID()) && (f.ID.Lineage == m.Lineage || sw.req.OtherLineages) {
+		if err != nil || f.Depth >= 0 {
+			continue
+		}
+		if f.ID.Lineage == sw.req.Lineage {
+			last = f.ID
+		}
+		if m != nil && older(f.ID, m.ID()) && (f.ID.Lineage == m.Lineage || sw.req.OtherLineages) {
 			ids = append(ids, f.ID)
 			sw.previous = f.ID
 		}
+	}
+	// The caller's view may be older than the bucket: what a written manifest of the
+	// own lineage names, a committed mark named.
+	if !last.IsZero() && (m == nil || older(m.ID(), last)) {
+		if sw.newest, err = sw.s.LoadManifest(ctx, sw.req.Shard, last); err != nil {
+			return err
+		}
+	}
+	if m != nil && m.Lineage != sw.req.Lineage {
+		return nil // the base from an earlier lineage: it protects and retires nothing
 	}
 	for _, id := range ids[:min(maxOld, len(ids))] {
 		x, err := sw.s.LoadManifest(ctx, sw.req.Shard, id)
@@ -252,10 +268,15 @@ func (sw *sweep) free(ctx context.Context, key string, base meta.LSN, retired bo
 }
 
 func (sw *sweep) named(ctx context.Context, key string, base meta.LSN) (bool, error) {
-	if sw.auth.Manifest == nil {
-		return false, nil
+	for _, m := range []*Manifest{sw.auth.Manifest, sw.newest} {
+		if m == nil {
+			continue
+		}
+		if yes, err := sw.s.names(ctx, m, key, base); yes || err != nil {
+			return yes, err
+		}
 	}
-	return sw.s.names(ctx, sw.auth.Manifest, key, base)
+	return false, nil
 }
 
 // retired reports whether an older manifest names what the newest does not.

@@ -30,12 +30,12 @@ func (sw *sweep) manifests(ctx context.Context) error {
 		}
 	}
 	m := sw.auth.Manifest
-	if m == nil {
+	if m == nil || m.Lineage != sw.req.Lineage {
 		return nil
 	}
-	kept := []*Manifest{m}
+	kept := []*Manifest{m, sw.newest}
 	for _, x := range sw.old {
-		if x.ID() == sw.previous { // the newest two stay
+		if x.ID() == sw.previous && sw.newest == m { // the newest two stay
 			kept = append(kept, x)
 			continue
 		}

@@ -317,6 +317,58 @@ func TestCheckIsNoOlderThanTheDeleteWindow(t *testing.T) {
 	}
 }
 
+// Rows: T7
+// A leader whose view of the manifest is older than the bucket loses nothing: what
+// a written manifest names stays, though its mark is confirmed and forgotten.
+func TestT7_StaleViewOfTheManifest(t *testing.T) {
+	for known := range 3 { // manifests the new leader knows of
+		w := newWorld(t)
+		var view *Manifest
+		for i := range 3 {
+			if i == known {
+				view = w.manifest
+			}
+			w.append(5)
+			w.archive()
+		}
+		w.append(2)
+		stray := w.upload()
+		w.elect()
+		w.s = w.open()
+		for range 2 {
+			_, err := w.s.Sweep(t.Context(), SweepRequest{Shard: w.shard, Lineage: w.lin, Authority: func(context.Context) (Authority, error) {
+				return Authority{Through: w.epoch - 1, Manifest: view}, nil
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if w.has(stray.Key) {
+			t.Error("the garbage beside it stays")
+		}
+		w.checkAll()
+		if m, err := w.refetch(t.Context()); err != nil || m.ID() != w.manifest.ID() {
+			t.Fatalf("%v", err)
+		}
+	}
+}
+
+// A shard that has no manifest of its own lineage yet is swept by its base, which
+// protects what it names.
+func TestSweepInANewLineage(t *testing.T) {
+	w := newWorld(t)
+	w.append(5)
+	w.archive()
+	w.lin = meta.NewLineage(1, 2)
+	w.append(5)
+	stray := w.upload()
+	w.elect()
+	if res := w.sweep(); res.Deleted != 1 || w.has(stray.Key) {
+		t.Fatalf("%+v", res)
+	}
+	w.checkAll()
+}
+
 // Rows: N5, N13
 // A deleted incarnation goes to the last object, from whatever point the sweep
 // died at; never before its tombstone object is there; never one of its neighbours.
