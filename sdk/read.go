@@ -186,23 +186,31 @@ func (m *merge) run() error {
 		return stopped(first.run(m.ctx))
 	}
 	if m.o.offset {
-		t, err := m.client.CheckTail(m.ctx, Shard{Stream: m.o.stream, Incarnation: m.o.incarnation})
-		if err != nil {
+		s, err := m.client.GetStream(m.ctx, m.o.stream)
+		switch {
+		case errors.Is(err, ErrNotFound): // the read may create it
+		case err != nil:
 			return err
-		}
-		if t.Shards > 1 {
-			return invalidf("read "+m.o.stream, "an offset belongs to one shard, and there are %d: name one", t.Shards)
+		case s.GetShards() > 1:
+			return invalidf("read "+m.o.stream, "an offset belongs to one shard, and there are %d: name one", s.GetShards())
 		}
 	}
 	// The first page says how many shards there are.
 	var shards uint32
 	first.opened = func(page *varvev1.ReadResponse) error {
-		if shards = max(1, page.GetShards()); shards > 1 {
+		if shards = page.GetShards(); shards == 0 { // a server that doesn't say
+			s, err := m.client.GetStream(m.ctx, m.o.stream)
+			if err != nil {
+				return err
+			}
+			shards = max(1, s.GetShards())
+		}
+		if shards > 1 {
 			return errStop
 		}
 		return nil
 	}
-	if err := first.run(m.ctx); shards < 2 {
+	if err := first.run(m.ctx); shards < 2 || err != nil && !errors.Is(err, errStop) {
 		return stopped(err)
 	}
 	return m.all(min(shards, 64), first)
