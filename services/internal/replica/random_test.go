@@ -59,6 +59,9 @@ func TestRandom(t *testing.T) {
 			}
 			commits += n
 		}
+		if why := caught(func() { phases(t, seed, 3, Twins{}) }); why != "" {
+			t.Fatalf("in phases, -seed %d: %s", seed, why)
+		}
 	}
 	if len := int(to - from + 1); commits < 20*len {
 		t.Fatalf("only %d entries were committed in %d runs: the model is stuck", commits, 3*len)
@@ -78,11 +81,17 @@ func TestRandomCatchesTwins(t *testing.T) {
 		"MajorityShort":   {MajorityShort: true},
 		"FoldOverlay":     {FoldOverlay: true},
 		"CountStrangers":  {CountStrangers: true},
+		"TruncateAdopted": {TruncateAdopted: true},
+		"ReplacePair":     {ReplacePair: true},
 		"StateOfNow":      {StateOfNow: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := uint64(1); seed <= 600; seed++ {
-				if why := caught(func() { randomRun(t, seed, 3, off) }); why != "" {
+				why := caught(func() { randomRun(t, seed, 3, off) })
+				if why == "" {
+					why = caught(func() { phases(t, seed, 3, off) })
+				}
+				if why != "" {
 					t.Logf("caught by seed %d: %s", seed, why)
 					return
 				}
@@ -102,6 +111,61 @@ func randomRun(t testing.TB, seed uint64, members int, twins Twins) int {
 	}
 	c.heal()
 	return len(c.truth)
+}
+
+// phases is another kind of run: an election within a random part of the members,
+// broken off at a random point, then the next. It digs deeper into what successive
+// leaders leave behind than single random steps do.
+func phases(t testing.TB, seed uint64, members int, twins Twins) int {
+	c := &chaos{world: newWorld(t, members, twins), rnd: rand.New(rand.NewPCG(seed, 99)), acked: map[string]meta.Offset{}}
+	c.senders = []*sender{{id: 1}}
+	for range 14 {
+		l := c.rnd.IntN(members)
+		part := []int{l}
+		for i := range members {
+			if i != l && c.rnd.IntN(2) == 0 {
+				part = append(part, i)
+			}
+		}
+		c.grant(l, part...)
+		c.some(part, 60)
+		if c.nodes[l].r.role == Leading {
+			c.send(c.senders[0])
+		}
+		c.some(part, 30)
+		c.collect()
+		if c.rnd.IntN(2) == 0 {
+			c.net = nil
+		}
+		if c.rnd.IntN(3) == 0 {
+			c.nodes[c.rnd.IntN(members)].crash(c.rnd.IntN(3))
+		}
+		if c.rnd.IntN(4) == 0 {
+			c.tick()
+		}
+	}
+	c.heal()
+	return len(c.truth)
+}
+
+// some delivers and syncs within a part of the members, up to a random number of steps.
+func (c *chaos) some(part []int, most int) {
+	for range c.rnd.IntN(most) {
+		if c.rnd.IntN(3) == 0 {
+			c.nodes[part[c.rnd.IntN(len(part))]].sync(1 + c.rnd.IntN(2))
+			continue
+		}
+		if len(c.net) == 0 {
+			continue
+		}
+		i := c.rnd.IntN(len(c.net))
+		m := c.net[i]
+		if !slices.Contains(part, c.index(m.From)) || !slices.Contains(part, c.index(m.To)) {
+			continue
+		}
+		c.net = slices.Delete(c.net, i, i+1)
+		c.deliver(m)
+	}
 }
 
 func (c *chaos) act() {
