@@ -140,6 +140,39 @@ func TestT5_DamagedManifestIsNamed(t *testing.T) {
 	}
 }
 
+// Rows: T5
+// A missing or rotten index object takes only the records below it.
+func TestT5_DamagedIndexObject(t *testing.T) {
+	for _, gone := range []bool{true, false} {
+		w := newWorld(t)
+		var key string
+		w.shard = shardNamed("a/b", 77)
+		w.manifest = chain(t, 7, 4, fromZero, func(st *Step) {
+			if err := w.s.PutManifest(t.Context(), st); err != nil {
+				t.Fatal(err)
+			}
+			if len(st.objects) > 1 {
+				key = st.objects[0].key
+			}
+		})
+		if gone {
+			if err := w.b.Delete(t.Context(), []string{key}); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			w.overwrite(key, func(b []byte) []byte { b[100] ^= 1; return b })
+		}
+		_, err := w.reader().Read(t.Context(), 3, 1)
+		var d *DamagedError
+		if !errors.As(err, &d) || d.Key != key || d.First != 0 || d.Next != 32 {
+			t.Fatalf("%v", err)
+		}
+		if ref, err := w.s.find(t.Context(), w.manifest, aboveOffset(d.Next)); err != nil || ref.FirstOffset != 32 {
+			t.Fatalf("%v", err)
+		}
+	}
+}
+
 // A flipped bit or a short answer on the way is fetched once more, and not cached.
 func TestBadAnswerIsRefetchedOnce(t *testing.T) {
 	for name, f := range map[string]fault.Fault{"flipped": {Op: fault.Get, Corrupt: true}, "short": {Op: fault.Get, Short: 3}, "empty": {Op: fault.Get, Short: 1 << 30}} {

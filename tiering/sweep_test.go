@@ -237,7 +237,7 @@ func TestGraceForReadsElsewhere(t *testing.T) {
 // B51: a sweep that dies after any delete leaves a stream that reads whole, and the
 // next one finishes.
 func TestSweepDiesAnywhere(t *testing.T) {
-	for stop := range 12 {
+	for stop := range 20 {
 		w := newWorld(t)
 		for range 5 {
 			w.append(9)
@@ -246,15 +246,15 @@ func TestSweepDiesAnywhere(t *testing.T) {
 		w.trim(60)
 		w.mark(nil)
 		w.write()
-		remove := w.b.Inject(fault.Fault{Skip: stop, Times: -1, Before: bucket.ErrDenied})
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel() // passing errors are not tried again
+		w.b.ResetCounts()
+		died := fault.Fault{Skip: stop / 2, Times: -1, Before: bucket.ErrInvalid} // any request from then on
 		if stop%2 == 0 {
-			ctx = t.Context()
-			remove()
-			w.b.Inject(fault.Fault{Op: fault.Delete, Skip: stop / 2, Times: -1, After: bucket.ErrUnavailable})
+			died = fault.Fault{Op: fault.Delete, Skip: stop / 4, Times: -1, After: bucket.ErrUnavailable}
 		}
-		w.s.Sweep(ctx, SweepRequest{Shard: w.shard, Lineage: w.lin, Authority: func(context.Context) (Authority, error) { return w.authority(), nil }})
+		w.b.Inject(died)
+		if res, err := w.trySweep(); err == nil && res.Failed == 0 {
+			t.Fatalf("stop %d: nothing failed in %d requests", stop, w.b.Count(fault.Any))
+		}
 		w.b.Clear()
 		w.checkAll()
 		w.s = w.open()
@@ -263,6 +263,24 @@ func TestSweepDiesAnywhere(t *testing.T) {
 			t.Fatalf("stop %d: %d segments, %d manifests", stop, n, m)
 		}
 		w.checkAll()
+	}
+}
+
+// B100: nothing is removed by a listing that ended with an error.
+func TestNoSweepByAPartialListing(t *testing.T) {
+	w := newWorld(t)
+	w.append(5)
+	w.archive()
+	w.append(5)
+	w.s.GiveUp(w.upload().Key)
+	for _, folder := range []string{"streams/", "manifests/", "claims/"} {
+		w.b.Inject(fault.Fault{Op: fault.List, Key: folder, After: bucket.ErrInvalid})
+		if res, err := w.trySweep(); err == nil || res.Deleted != 0 {
+			t.Fatalf("%s: %+v %v", folder, res, err)
+		}
+	}
+	if res := w.sweep(); res.Deleted != 1 {
+		t.Fatalf("%+v", res)
 	}
 }
 
