@@ -140,7 +140,7 @@ type Series struct {
 
 func (l *Lab) run(ctx context.Context, r *Series) error {
 	l.stage.say("  %s: %d damaged copies", r.name, r.count)
-	progress := report.NewProgress(l.stage.out, "damage", int64(r.count))
+	progress := report.NewCount(l.stage.out, "copies", int64(r.count))
 	defer progress.End(true)
 	for n := range r.count {
 		progress.At(int64(n))

@@ -35,7 +35,8 @@ func (i Injury) Noun() string {
 // Hurt cuts or flips one random file under data: one of etcd's own, or one of
 // all the others but the cache, whose loss costs nothing. A log file is chosen
 // as often as all the small ones together. The place is random within what was
-// written: the zeroes that a file was made with hold nothing.
+// written, since the zeroes that a file was made with hold nothing; every second
+// time it is near the end, where the last records are.
 func Hurt(data string, etcd bool, random *rand.Rand) (Injury, error) {
 	var log, other []string
 	err := filepath.WalkDir(data, func(path string, d fs.DirEntry, err error) error {
@@ -74,7 +75,11 @@ func Hurt(data string, etcd bool, random *rand.Rand) (Injury, error) {
 		if written == 0 {
 			continue
 		}
-		injury := Injury{File: file, At: random.Int64N(int64(written)), Bit: random.IntN(16) - 8}
+		near := written
+		if random.IntN(2) == 0 {
+			near = min(written, 16<<10)
+		}
+		injury := Injury{File: file, At: int64(written - 1 - random.IntN(near)), Bit: random.IntN(16) - 8}
 		if injury.Bit < 0 {
 			injury.Bit = -1
 			content = content[:injury.At]

@@ -17,6 +17,7 @@ import (
 type Progress struct {
 	name  string
 	total int64
+	spell func(int64) string
 	out   io.Writer
 
 	bars *mpb.Progress // nil in a pipe
@@ -31,17 +32,26 @@ const every = 10 * time.Second
 
 // NewProgress starts telling on out of work of total bytes, at least 1.
 func NewProgress(out io.Writer, name string, total int64) *Progress {
-	p := &Progress{name: name, total: total, out: out, said: time.Now()}
+	return start(out, name, total, decor.CountersKibiByte("% .1f / % .1f"), func(n int64) string { return humanize.IBytes(uint64(n)) })
+}
+
+// NewCount starts telling on out of work of total things, at least 1.
+func NewCount(out io.Writer, name string, total int64) *Progress {
+	return start(out, name, total, decor.CountersNoUnit("%d / %d"), func(n int64) string { return fmt.Sprint(n) })
+}
+
+func start(out io.Writer, name string, total int64, counters decor.Decorator, spell func(int64) string) *Progress {
+	p := &Progress{name: name, total: total, spell: spell, out: out, said: time.Now()}
 	if f, ok := out.(*os.File); ok && isatty.IsTerminal(f.Fd()) {
 		p.bars = mpb.New(mpb.WithOutput(out), mpb.WithWidth(50))
 		p.bar = p.bars.AddBar(total,
 			mpb.PrependDecorators(decor.Name(name, decor.WC{W: 24, C: decor.DindentRight})),
-			mpb.AppendDecorators(decor.CountersKibiByte("% .1f / % .1f"), decor.Percentage(decor.WC{W: 6})))
+			mpb.AppendDecorators(counters, decor.Percentage(decor.WC{W: 6})))
 	}
 	return p
 }
 
-// At says that so many bytes are done.
+// At says that so much is done.
 func (p *Progress) At(done int64) {
 	if p.bar != nil {
 		p.bar.SetCurrent(min(done, p.total-1)) // full means over: End says that
@@ -51,7 +61,7 @@ func (p *Progress) At(done int64) {
 	defer p.mu.Unlock()
 	if time.Since(p.said) >= every {
 		p.said = time.Now()
-		fmt.Fprintf(p.out, "  %s: %s of %s, %d %%\n", p.name, humanize.IBytes(uint64(done)), humanize.IBytes(uint64(p.total)), 100*done/max(p.total, 1))
+		fmt.Fprintf(p.out, "  %s: %s of %s, %d %%\n", p.name, p.spell(done), p.spell(p.total), 100*done/max(p.total, 1))
 	}
 }
 

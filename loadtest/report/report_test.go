@@ -44,4 +44,11 @@ func TestProgressIsQuietInAPipe(t *testing.T) {
 	if want := "  killed at 500\n  append: 250 B of 1000 B, 25 %\n"; out.String() != want {
 		t.Errorf("wrote %q, want %q", &out, want)
 	}
+	out.Reset()
+	count := NewCount(&out, "copies", 4)
+	count.said = count.said.Add(-every)
+	count.At(1)
+	if want := "  copies: 1 of 4, 25 %\n"; out.String() != want {
+		t.Errorf("wrote %q, want %q", &out, want)
+	}
 }

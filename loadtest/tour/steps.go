@@ -47,8 +47,8 @@ func (t *Tour) appendAndRead(ctx context.Context) error {
 func (t *Tour) tail(ctx context.Context) error {
 	say("One process follows while another one appends.")
 	var seen bytes.Buffer
-	tailing := t.command(ctx, nil, &seen, "read", stream, "--from", "3", "--follow", "--limit", "2")
-	fmt.Printf("$ varve read %s --from 3 --follow --limit 2 &\n", stream)
+	tailing := t.command(ctx, nil, &seen, "tail", stream, "--from", "3", "--limit", "2")
+	fmt.Printf("$ bin/varve tail %s --from 3 --limit 2 &\n", stream)
 	if err := tailing.Start(); err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (t *Tour) tail(ctx context.Context) error {
 		return err
 	}
 	if err := tailing.Wait(); err != nil {
-		return fmt.Errorf("varve read --follow: %w: %s", err, tailing.Stderr)
+		return fmt.Errorf("varve tail: %w: %s", err, tailing.Stderr)
 	}
 	fmt.Print(indent(seen.String()))
 	return nil
@@ -97,7 +97,7 @@ func segments(objects string) []string {
 // replay kills the server and shows that nothing is missing.
 func (t *Tour) replay(ctx context.Context) error {
 	say("What was acknowledged survives: the server is killed and started again.")
-	fmt.Printf("$ kill -9 %d; varve dev\n", t.server.PID())
+	fmt.Printf("$ kill -9 %d; bin/varve dev\n", t.server.PID())
 	t.server.Kill()
 	if err := t.start(ctx); err != nil {
 		return err
@@ -113,9 +113,9 @@ func indent(text string) string {
 
 // run shows a command and what it prints.
 func (t *Tour) run(ctx context.Context, stdin string, args ...string) error {
-	shown := "$ varve " + strings.Join(args, " ")
+	shown := "$ bin/varve " + strings.Join(args, " ")
 	if stdin != "" {
-		shown = fmt.Sprintf("$ printf %q | varve %s", stdin, strings.Join(args, " "))
+		shown = fmt.Sprintf("$ printf %q | bin/varve %s", stdin, strings.Join(args, " "))
 	}
 	fmt.Println(shown)
 	var out bytes.Buffer
