@@ -3,6 +3,8 @@ package sdk
 import (
 	"context"
 	"fmt"
+	"net/http/httptrace"
+	"sync/atomic"
 	"time"
 
 	varvev1 "github.com/varve-io/varve/sdk/proto/varve/v1"
@@ -28,11 +30,15 @@ func call[Req, Res any](ctx context.Context, c *Client, op string, s safety, req
 		if ctx.Err() != nil {
 			return nil, &Error{Op: op, Applied: applied, Err: context.Cause(ctx)}
 		}
-		res, err := do(route.server(), ctx, request)
+		try, sent := c.watched(ctx)
+		res, err := do(route.server(), try, request)
 		if err == nil {
 			return res, nil
 		}
 		e := errorOf(op, err)
+		if !sent() {
+			e.Applied = AppliedNo
+		}
 		again := e.Retryable && (s == always || e.Applied == AppliedNo)
 		if applied == AppliedUnknown {
 			e.Applied = AppliedUnknown // an earlier try may have been
@@ -48,6 +54,17 @@ func call[Req, Res any](ctx context.Context, c *Client, op string, s safety, req
 			return nil, &Error{Op: op, Detail: e.Detail, Applied: applied, Err: fmt.Errorf("%w; last try: %w", cause, err)}
 		}
 	}
+}
+
+// watched tells whether a request got as far as a connection: without one, nothing of
+// it was sent. Another HTTP client than ours is not asked.
+func (c *Client) watched(ctx context.Context) (context.Context, func() bool) {
+	if c.options.HTTPClient != nil {
+		return ctx, func() bool { return true }
+	}
+	var connected atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+	return ctx, connected.Load
 }
 
 // Tail is where a shard begins and ends.

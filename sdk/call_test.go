@@ -23,7 +23,7 @@ func TestAppendOnceRule(t *testing.T) {
 		ok      bool
 		want    error
 	}{
-		"refused for now":                       {notLeader, AppendOptions{}, 2, 1, 0, true, nil},
+		"refused, try later":                    {notLeader, AppendOptions{}, 2, 1, 0, true, nil},
 		"refused":                               {refused, AppendOptions{}, 1, 0, AppliedNo, false, ErrInvalid},
 		"answer lost":                           {breakAfter, AppendOptions{}, 1, 1, AppliedUnknown, false, nil},
 		"request lost":                          {breakBefore, AppendOptions{}, 1, 0, AppliedUnknown, false, nil},

@@ -38,9 +38,9 @@ type fake struct {
 	silent   bool                         // no heartbeats
 	window   uint32                       // max_in_flight; 0: 32
 
-	sessions, reads, calls, dropped atomic.Int64
-	mostInFlight                    atomic.Int64
-	sentBytes                       atomic.Int64
+	sessions, reads, calls, faults atomic.Int64
+	mostInFlight                   atomic.Int64
+	sentBytes                      atomic.Int64
 
 	mu      sync.Mutex
 	streams map[string]*fakeStream
@@ -323,9 +323,11 @@ func (f *fake) take(name string, incarnation *uint64, shard uint32, data []byte,
 	if f.fault != nil {
 		what = f.fault(info)
 	}
+	if what != none {
+		f.faults.Add(1)
+	}
 	switch what {
 	case breakBefore:
-		f.dropped.Add(1)
 		return nil, nil, errBroken
 	case notLeader:
 		return nil, detail(varvev1.Reason_REASON_NOT_LEADER, true, no), nil
@@ -346,7 +348,6 @@ func (f *fake) take(name string, incarnation *uint64, shard uint32, data []byte,
 	}
 	switch what {
 	case breakAfter:
-		f.dropped.Add(1)
 		return nil, nil, errBroken
 	case unsure:
 		return nil, detail(varvev1.Reason_REASON_UNAVAILABLE, true, unknown), nil

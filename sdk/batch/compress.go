@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/klauspost/compress/gzip"
@@ -70,9 +71,19 @@ func gunzip(dst, src []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	buf := bytes.NewBuffer(dst)
-	_, err = buf.ReadFrom(io.LimitReader(r, MaxRaw+1))
-	return buf.Bytes(), err
+	for {
+		if len(dst) == cap(dst) {
+			dst = slices.Grow(dst, max(len(dst), 64<<10))
+		}
+		n, err := r.Read(dst[len(dst):min(cap(dst), MaxRaw+1)])
+		dst = dst[:len(dst)+n]
+		switch {
+		case err == io.EOF:
+			return dst, nil
+		case err != nil || len(dst) > MaxRaw:
+			return dst, err // the caller refuses what is too long
+		}
+	}
 }
 
 // xerial is how Kafka's Java clients frame snappy blocks: this magic, two version
