@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/varve-io/varve/meta"
+	"github.com/varve-io/varve/meta/entry"
 	"github.com/varve-io/varve/wal/vfs"
 )
 
@@ -258,5 +259,73 @@ func TestABadFrameInAnExtentBreaksOneShard(t *testing.T) {
 	isKind(t, err, meta.ErrCorrupt)
 	if damaged != b || !strings.Contains(err.Error(), "position") {
 		t.Errorf("damage of shard %d: %v", damaged, err)
+	}
+}
+
+// The size of log files may change between two starts: old ones are used up and
+// removed, and the budget holds.
+func TestFileSizeMayChange(t *testing.T) {
+	mem := vfs.NewMem(1)
+	opts := testOptions(mem)
+	r := open(t, opts)
+	n := r.bind(1)
+	r.add(n, 1, 10)
+	for _, size := range []int64{fileSize, 2 * fileSize, fileSize / 2, fileSize} {
+		r.must(r.log.Close(context.Background()))
+		want := r.fold
+		opts.FileSize = size
+		r = open(t, opts)
+		r.must(errors.Join(same(want, r.fold), r.readAll()))
+		for i := range 60 {
+			r.must(r.put(soon(t), n, 6000))
+			if i%10 == 9 {
+				_, end := r.log.Bounds(n)
+				r.log.Drop(n, end-2)
+				r.must(r.checkpoint())
+			}
+			if st := r.log.Status(); st.Bytes > st.Budget {
+				t.Fatalf("%d bytes on disk, the budget is %d", st.Bytes, st.Budget)
+			}
+		}
+		r.must(r.readAll())
+	}
+	r.log.Kill()
+	r = open(t, opts)
+	r.must(r.readAll())
+}
+
+// Readers pin files: one that is read is not recycled under them.
+func TestReadersPinFiles(t *testing.T) {
+	r := open(t, testOptions(vfs.NewMem(1)))
+	n := r.bind(1)
+	for range 20 {
+		r.must(r.put(soon(t), n, 6000))
+	}
+	r.log.mu.Lock()
+	spans := r.log.pin(r.log.index.byNumber[n], 0, 1)
+	r.log.mu.Unlock()
+	file := spans[0].file
+	salt := file.header.Salt
+	_, end := r.log.Bounds(n)
+	r.log.Drop(n, end)
+	r.must(r.checkpoint())
+	for range 60 {
+		r.must(r.put(soon(t), n, 6000))
+		_, end := r.log.Bounds(n)
+		r.log.Drop(n, end)
+		r.must(r.checkpoint())
+	}
+	if file.header.Salt != salt {
+		t.Error("the file was recycled under its reader")
+	}
+	if err := spans[0].walk(func(Position, entry.Header, []byte) bool { return true }); err != nil {
+		t.Error(err)
+	}
+	unpin(spans)
+	r.must(r.checkpoint())
+	r.log.mu.Lock()
+	defer r.log.mu.Unlock()
+	if file.header.Salt == salt {
+		t.Error("the file stays after its reader left")
 	}
 }

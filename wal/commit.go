@@ -10,17 +10,13 @@ import (
 	"github.com/varve-io/varve/meta"
 )
 
-// mark is where a checkpoint begins.
-type mark struct {
-	replay   Position // where a replay would start
-	previous Position // where the log ended
-}
+// mark is where a checkpoint begins: where a replay would start.
+type mark struct{ replay Position }
 
 // section is one shard's part of a checkpoint in the making: its blob as of one
 // place in the queue, and the index as of the same place in the log.
 type section struct {
 	checkpointSection
-	dropped bool // the shard was forgotten before
 }
 
 // capture copies what the index says of the shard. Called with the mutex, in log
@@ -185,7 +181,11 @@ func (l *Log) recycle(c *capturing) {
 			return false
 		}
 		f.header.Salt, f.header.First, f.live = 0, 0, 0
-		l.space.free = append(l.space.free, f)
+		if f.size == l.space.size {
+			l.space.free = append(l.space.free, f)
+		} else {
+			l.space.stale = append(l.space.stale, f)
+		}
 		return true
 	})
 	l.broadcast()

@@ -230,7 +230,7 @@ func (in *inspector) frames(w *window, name string, p Position) (Position, error
 		}
 		var body []byte
 		if err == nil {
-			h, body, err = frame.Decode(b, f.header.Salt, uint64(p))
+			_, body, err = frame.Decode(b, f.header.Salt, uint64(p))
 		}
 		if err != nil {
 			if !errors.Is(err, meta.ErrCorrupt) {

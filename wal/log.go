@@ -50,13 +50,22 @@ type state struct {
 	err     error    // what poisoned the log
 	end     Position // of the last group, as applied
 	synced  Position
-	changed chan struct{} // closed and renewed when room may have appeared
+	changed chan struct{} // closed when something that somebody waits for may have come
+	waiters int           // who wait for changed
 }
 
 // broadcast wakes everyone who waits for room or for a file. Called with the mutex.
 func (s *state) broadcast() {
-	close(s.changed)
-	s.changed = make(chan struct{})
+	if s.waiters > 0 {
+		close(s.changed)
+		s.changed, s.waiters = make(chan struct{}), 0
+	}
+}
+
+// watch returns what the next broadcast closes. Called with the mutex.
+func (s *state) watch() <-chan struct{} {
+	s.waiters++
+	return s.changed
 }
 
 // Tail is what a shard keeps in the log.
@@ -271,7 +280,7 @@ func (l *Log) stop() {
 // release closes the files and the lock.
 func (l *Log) release() error {
 	l.mu.Lock()
-	files := slices.Concat(l.index.files, l.space.free)
+	files := slices.Concat(l.index.files, l.space.free, l.space.stale)
 	if l.space.next != nil {
 		files = append(files, l.space.next)
 	}

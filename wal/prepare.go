@@ -27,14 +27,18 @@ func (l *Log) chore() func() {
 	switch all, _ := s.bytes(l.index); {
 	case l.killed || l.err != nil:
 		return nil
+	case len(s.stale) > 0:
+		f := s.stale[0]
+		s.stale = s.stale[1:]
+		return func() { _ = l.folder.remove(f) } // what stays is found at the next start
 	case s.next == nil && len(s.free) > 0:
 		f := s.free[0]
 		s.free = s.free[1:]
 		s.preparing = f
 		first := s.current.end()
 		return func() { l.prepareNext(f, first) }
-	case all+s.size <= l.opts.Budget && (s.wanted > 0 || s.full == nil && l.low()):
-		s.wanted = 0
+	case all+s.size <= l.opts.Budget && (s.wanted || s.full == nil && l.low()):
+		s.wanted = false
 		s.making = 1
 		s.made++
 		number := s.made
@@ -44,7 +48,7 @@ func (l *Log) chore() func() {
 		s.free = s.free[:len(s.free)-1]
 		return func() { _ = l.folder.remove(f) } // what stays is found at the next start
 	}
-	s.wanted = 0
+	s.wanted = false
 	return nil
 }
 

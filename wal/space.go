@@ -3,6 +3,7 @@ package wal
 import (
 	"context"
 	"errors"
+	"slices"
 	"syscall"
 	"time"
 
@@ -28,19 +29,21 @@ type space struct {
 	at        Position   // where the next group starts, in current
 	next      *logFile   // prepared to follow current; nil while the preparer works on it
 	free      []*logFile // hold nothing; oldest first
+	stale     []*logFile // hold nothing and have a size of before: to be removed
 	slack     int64      // cost of the largest frame so far
 	reserved  int64      // promised
 	queued    int64      // taken by writes that are not applied yet
 	preparing *logFile   // on its way to be next
 	making    int        // files that are being made
 	made      uint64     // last file number used
-	wanted    int        // files that reservations ask for
+	wanted    bool       // a reservation asks for another file
 	attempts  uint64     // how often the preparer tried to make a wanted file
 	full      error      // why the last attempt failed
 	waiting   []*waiter  // in order of arrival
 }
 
-type waiter struct{ cost int64 }
+// waiter is a producer's place in the line; its address is its name.
+type waiter struct{ _ byte }
 
 // A write that finds the queue empty starts a batch, and pays for what the batch
 // takes beyond its frames: header and padding of its group, of another one if a
@@ -91,7 +94,7 @@ func (s *space) keptForCommands(slack int64) int64 { return s.fresh(slack) }
 func (s *space) keptForCopy(slack int64) int64     { return s.fresh(slack) }
 
 func (s *space) files(x *index) int {
-	n := len(x.files) + len(s.free) + s.making
+	n := len(x.files) + len(s.free) + len(s.stale) + s.making
 	for _, f := range []*logFile{s.next, s.preparing} {
 		if f != nil {
 			n++
@@ -105,7 +108,7 @@ func (s *space) bytes(x *index) (all, used int64) {
 		used += f.size
 	}
 	all = used + int64(s.making)*s.size
-	for _, f := range s.free {
+	for _, f := range slices.Concat(s.free, s.stale) {
 		all += f.size
 	}
 	if s.next != nil {
@@ -135,10 +138,25 @@ func (l *Log) reserve(ctx context.Context, bytes int64, command bool) (func(), e
 	if bytes < 0 || bytes+frameAllowance > l.largest() {
 		return nil, meta.Invalidf("an append of %d bytes doesn't fit into a log file of %d bytes", bytes, l.folder.size)
 	}
-	w := &waiter{cost: alone(bytes + frameAllowance)}
+	cost := alone(bytes + frameAllowance)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.space.slack = max(l.space.slack, slackFor(bytes+frameAllowance))
+	if command || len(l.space.waiting) == 0 {
+		if err := l.usable(); err != nil {
+			return nil, err
+		}
+		if granted, _ := l.grant(cost, command); granted {
+			return l.promise(cost), nil
+		}
+	}
+	return l.queueForRoom(ctx, cost, command)
+}
+
+// queueForRoom waits, producers in the order of their arrival. Called with the
+// mutex, which it lets go of while it waits.
+func (l *Log) queueForRoom(ctx context.Context, cost int64, command bool) (func(), error) {
+	w := &waiter{}
 	if !command {
 		l.space.waiting = append(l.space.waiting, w)
 		defer l.leave(w)
@@ -148,9 +166,12 @@ func (l *Log) reserve(ctx context.Context, bytes int64, command bool) (func(), e
 		if err := l.usable(); err != nil {
 			return nil, err
 		}
-		granted, more := l.grant(w, command)
+		granted, more := false, false
+		if command || l.space.waiting[0] == w {
+			granted, more = l.grant(cost, command)
+		}
 		if granted {
-			return l.promise(w.cost), nil
+			return l.promise(cost), nil
 		}
 		if more {
 			// Made before it is promised, so that a full disk is met here.
@@ -160,10 +181,10 @@ func (l *Log) reserve(ctx context.Context, bytes int64, command bool) (func(), e
 			if asked == 0 {
 				asked = l.space.attempts + 1
 			}
-			l.space.wanted = max(l.space.wanted, 1)
+			l.space.wanted = true
 			l.kick()
 		}
-		changed, used := l.changed, l.used()
+		changed, used := l.watch(), l.used()
 		l.mu.Unlock()
 		if !more && !told && l.opts.Events.Pressure != nil {
 			told = true
@@ -191,19 +212,15 @@ func (l *Log) largest() int64 {
 	return min(frame.MaxSize, l.folder.size-2*frame.Block-frame.GroupSize)
 }
 
-// grant says whether a waiter may have its room now, and whether another file
-// would help. Called with the mutex.
-func (l *Log) grant(w *waiter, command bool) (granted, more bool) {
+// grant says whether there is that much room for a producer or a command, and
+// whether another file would help. Called with the mutex.
+func (l *Log) grant(cost int64, command bool) (granted, more bool) {
 	s := &l.space
 	kept := s.keptForCopy(s.slack)
 	if !command {
 		kept += s.keptForCommands(s.slack)
-		if s.waiting[0] != w {
-			return false, false // those who came before go first
-		}
 	}
-	left := s.physical(s.slack) - s.queued - s.reserved - kept
-	if left >= w.cost {
+	if s.physical(s.slack)-s.queued-s.reserved-kept >= cost {
 		return true, false
 	}
 	all, _ := s.bytes(l.index)

@@ -145,7 +145,8 @@ func (w *writer) batch(head *Write) error {
 	for _, wr := range w.order {
 		sync = sync || wr.Sync
 		if wr.mark != nil {
-			wr.mark.replay, wr.mark.previous = Position(frame.Align(uint64(w.end))), w.end
+			// The next group's place, or the start of a file that holds none yet.
+			wr.mark.replay = max(Position(frame.Align(uint64(w.end))), w.file.first())
 		}
 	}
 	for _, wr := range w.order {
@@ -421,9 +422,7 @@ func (w *writer) acknowledge() error {
 	for _, wr := range w.order[w.done:w.placed] {
 		l.space.queued -= wr.cost
 	}
-	if len(l.space.waiting) > 0 {
-		l.broadcast()
-	}
+	l.broadcast()
 	l.mu.Unlock()
 	clear(w.ops)
 	w.ops = w.ops[:0]
@@ -485,7 +484,7 @@ func (l *Log) following() (*logFile, error) {
 			l.mu.Unlock()
 			return next, nil
 		}
-		changed := l.changed
+		changed := l.watch()
 		l.mu.Unlock()
 		l.kick()
 		<-changed

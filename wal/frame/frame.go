@@ -64,12 +64,19 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // Sum is the CRC32C of a body.
 func Sum(body []byte) uint32 { return crc32.Checksum(body, castagnoli) }
 
-// salted starts a checksum with a file's salt and a position. b is scratch.
-func salted(salt, position uint64, b *[16]byte) uint32 {
-	binary.LittleEndian.PutUint64(b[0:], salt)
-	binary.LittleEndian.PutUint64(b[8:], position)
-	return crc32.Update(0, castagnoli, b[:])
+// mix adds the n low bytes of a number to a checksum. crc32.Update wants a slice,
+// and one of these few bytes would be an allocation a frame.
+func mix(crc uint32, v uint64, n int) uint32 {
+	crc = ^crc
+	for range n {
+		crc = castagnoli[byte(crc)^byte(v)] ^ crc>>8
+		v >>= 8
+	}
+	return ^crc
 }
+
+// salted starts a checksum with a file's salt and a position.
+func salted(salt, position uint64) uint32 { return mix(mix(0, salt, 8), position, 8) }
 
 // Put writes the header of a frame whose body of that length and sum follows.
 // dst holds at least [HeaderSize] bytes.
@@ -81,11 +88,7 @@ func Put(dst []byte, salt, position uint64, kind Kind, shard uint64, length int,
 }
 
 func frameSum(h []byte, salt, position uint64, bodySum uint32) uint32 {
-	var b [16]byte
-	crc := salted(salt, position, &b)
-	crc = crc32.Update(crc, castagnoli, h[:16])
-	binary.LittleEndian.PutUint32(b[:], bodySum)
-	return crc32.Update(crc, castagnoli, b[:4])
+	return mix(crc32.Update(salted(salt, position), castagnoli, h[:16]), uint64(bodySum), 4)
 }
 
 // Peek reads a header without verifying its checksum. Length, kind and shard are

@@ -106,8 +106,7 @@ func PutGroup(dst []byte, salt uint64, g Group) {
 }
 
 func groupSum(b []byte, salt, position uint64) uint32 {
-	var s [16]byte
-	return crc32.Update(salted(salt, position, &s), castagnoli, b[:40])
+	return crc32.Update(salted(salt, position), castagnoli, b[:40])
 }
 
 // DecodeGroup verifies the group header at the start of b, which stands at
