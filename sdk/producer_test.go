@@ -474,3 +474,42 @@ func TestErrors(t *testing.T) {
 		}
 	}
 }
+
+// While a batch is on its way the next one fills; when none is, nothing waits.
+func TestBatchesFillWhileOthersAreOnTheirWay(t *testing.T) {
+	f := newFake(t)
+	f.make("ns/s", 1)
+	c := dial(t, f, quick())
+	ctx := within(t)
+	p := c.Producer("ns/s", ProducerOptions{Linger: time.Hour})
+	here, release := make(chan struct{}), make(chan struct{})
+	f.set(func() {
+		f.fault = func(batch.Info) fault {
+			f.fault = nil
+			close(here)
+			<-release
+			return none
+		}
+	})
+	answered := make(chan error, 1001)
+	done := func(_ Position, err error) { answered <- err }
+	for i := range 1001 {
+		if err := p.AppendAsync(ctx, Record{Value: []byte(value(i))}, done); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			<-here
+		}
+	}
+	close(release)
+	for range 1001 {
+		if err := <-answered; err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.set(func() {
+		if n := len(f.streams["ns/s"].shards[0].batches); n != 2 {
+			t.Errorf("%d batches, want 2", n)
+		}
+	})
+}
