@@ -256,6 +256,20 @@ func TestMarkWithoutSegment(t *testing.T) {
 	w.same()
 }
 
+func TestMalformedMarks(t *testing.T) {
+	w, n := lone(t, Twins{})
+	n.append(plain("a"))
+	w.run()
+	s, _ := n.r.Seal()
+	good := markOf(s)
+	s.NextOffset = 9
+	for name, b := range map[string][]byte{"empty": nil, "torn": good[:30], "too long": make([]byte, entry.MaxPayload+1), "segment beyond the end": markOf(s)} {
+		if a := n.answer(n.propose(Propose{Kind: ProposeMark, Bytes: b})); !errors.Is(a.Err, meta.ErrInvalid) || errors.Is(a.Err, meta.ErrPoisoned) || a.Applied != AppliedNo {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+}
+
 func TestTooManyMarks(t *testing.T) {
 	w, n := lone(t, Twins{})
 	n.r.cfg.Limits.Marks = 2

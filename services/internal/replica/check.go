@@ -135,10 +135,14 @@ func (r *Replica) token(p *Propose) error {
 
 // room refuses a batch that the client table has no room for: producers that are
 // new from TableSoft on, any that still grows from TableHard on. What is pending
-// counts as if all of it grew the table.
-func (r *Replica) room(v *verdict) error {
+// counts as if all of it grew the table. Most bounds the number of producers, for
+// one that is new; 0 means no such bound.
+func (r *Replica) room(v *verdict, most int) error {
 	if !v.grows {
 		return nil
+	}
+	if n := r.producers(); !v.known && most > 0 && n >= most {
+		return meta.Errorf(meta.ErrExhausted, "shard %s has %d producers and takes at most %d: use fewer, longer sessions, or raise the stream's producers_max", r.cfg.Shard, n, most)
 	}
 	size := r.d.state.table.bytes + len(r.d.over.last)*clientSize + r.d.over.len()*storedSize
 	limit := r.cfg.Limits.TableHard
@@ -149,6 +153,17 @@ func (r *Replica) room(v *verdict) error {
 		return meta.Errorf(meta.ErrExhausted, "the table of producers of shard %s is full (%d bytes): use fewer, longer sessions, or append without a producer id", r.cfg.Shard, size)
 	}
 	return nil
+}
+
+// producers counts those in the table and those that pending batches bring.
+func (r *Replica) producers() int {
+	n := len(r.d.state.table.clients)
+	for id := range r.d.over.last {
+		if r.d.state.table.find(id) == nil {
+			n++
+		}
+	}
+	return n
 }
 
 // closed reports whether appends are ended in this epoch.

@@ -197,7 +197,7 @@ func (d *Durable) View() View {
 	return View{
 		Start: d.start, Last: d.tail.lsn, Commit: d.state.lsn,
 		Next: d.tail.next, Committed: d.state.next, StartOffset: d.state.start, LastTime: d.tail.time,
-		ArchivedEnd: d.state.archived, Droppable: d.state.droppable, Marks: len(d.state.marks),
+		ArchivedEnd: d.state.archived, Archived: d.state.archivedOff, Droppable: d.state.droppable, Marks: len(d.state.marks),
 		Producers: len(d.state.table.clients), Token: d.tail.token != "", Strict: d.tail.strict,
 	}
 }

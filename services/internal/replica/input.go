@@ -112,6 +112,7 @@ type Propose struct {
 	ExpectedOffset *meta.Offset // Batch: refuse unless the next offset is this one
 	FenceToken     *string      // Batch, Fence, Trim: refuse unless the token is this one
 	Level          Level        // Batch
+	Producers      int          // Batch: most producers in the client table, for one that is not in it; 0: bounded by bytes alone
 
 	Token  string      // Fence
 	Strict bool        // Fence

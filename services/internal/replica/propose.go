@@ -89,7 +89,7 @@ func (r *Replica) proposeBatch(p *Propose) {
 		return
 	}
 	if h.producer >= 0 {
-		err = r.room(&v)
+		err = r.room(&v, p.Producers)
 	}
 	if err == nil && r.d.tail.next+meta.Offset(h.count) > meta.MaxOffset {
 		err = meta.Errorf(meta.ErrExhausted, "shard %s has no offsets left", r.cfg.Shard)
@@ -212,8 +212,10 @@ func (r *Replica) proposeMark(p *Propose) {
 	m, err := entry.DecodeMark(p.Bytes)
 	t := &r.d.tail
 	switch {
-	case err != nil || len(p.Bytes) > entry.MaxPayload:
-		r.refuse(p.ID, meta.Invalidf("archive mark of %d bytes can't be read: %w", len(p.Bytes), orNil(err)))
+	case len(p.Bytes) > entry.MaxPayload:
+		r.refuse(p.ID, meta.Invalidf("archive mark has %d bytes: at most %d", len(p.Bytes), entry.MaxPayload))
+	case err != nil:
+		r.refuse(p.ID, meta.Invalidf("archive mark of %d bytes can't be read: %w", len(p.Bytes), err))
 	case m.End > r.d.state.lsn+1:
 		r.refuse(p.ID, meta.Invalidf("archive mark ends at LSN %d: only what is committed is archived, up to %d", m.End, r.d.state.lsn))
 	case m.Segment != nil && m.Segment.NextOffset > r.d.state.next:

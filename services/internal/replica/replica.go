@@ -226,17 +226,13 @@ func (r *Replica) fail(err error) {
 	if r.role == Poisoned {
 		return
 	}
-	r.why = meta.Errorf(meta.ErrPoisoned, "shard %s: its log failed: %w; restart the broker", r.cfg.Shard, orNil(err))
+	if err == nil {
+		err = meta.ErrPoisoned
+	}
+	r.why = meta.Errorf(meta.ErrPoisoned, "shard %s: its log failed: %w; restart the broker", r.cfg.Shard, err)
 	r.role = Poisoned
 	r.drop(r.why)
 	r.out.Alarm = r.why
-}
-
-func orNil(err error) error {
-	if err == nil {
-		return meta.ErrPoisoned
-	}
-	return err
 }
 
 // stop keeps the data and serves nothing any more.

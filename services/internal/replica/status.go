@@ -56,6 +56,7 @@ type View struct {
 	StartOffset meta.Offset // as of Commit
 	LastTime    meta.Micros // append time of the last entry
 	ArchivedEnd meta.LSN    // everything below is in objects that a committed mark names
+	Archived    meta.Offset // records below are in such objects, or trimmed
 	Droppable   meta.LSN    // everything below is in objects that a written manifest names
 	Marks       int         // applied marks that wait for their manifest
 	Producers   int
