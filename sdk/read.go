@@ -21,7 +21,8 @@ type reading struct {
 	incarnation uint64
 	lineage     uint64
 	start       func(*varvev1.ReadRequest)
-	offset      bool // start is an offset
+	offset      bool    // start is an offset
+	last        *uint64 // start is so many before the tail
 	count       uint64
 	counted     bool
 	bytes       uint64
@@ -75,6 +76,7 @@ func FromTime(t time.Time) ReadOption {
 func FromLast(n uint64) ReadOption {
 	return func(r *reading) {
 		r.from(func(q *varvev1.ReadRequest) { q.Start = &varvev1.ReadRequest_BeforeTail{BeforeTail: n} })
+		r.last = &n
 	}
 }
 

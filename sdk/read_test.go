@@ -522,6 +522,21 @@ func TestCloseEndsReads(t *testing.T) {
 	}
 }
 
+// A server that doesn't say where its first page begins.
+func TestFirstPageWithoutItsOffset(t *testing.T) {
+	last := uint64(3)
+	page := &varvev1.ReadResponse{StartOffset: 2, Tail: 100, NextOffset: 100, Batches: []*varvev1.StoredBatch{{BaseOffset: 90, Count: 10}}}
+	for want, o := range map[uint64]reading{
+		97: {last: &last},
+		95: {offset: true, start: func(q *varvev1.ReadRequest) { q.Start = &varvev1.ReadRequest_Offset{Offset: 95} }},
+		90: {},
+	} {
+		if got := (&reader{client: &Client{}, o: &o}).firstOf(page); got != want {
+			t.Errorf("begins at %d, want %d", got, want)
+		}
+	}
+}
+
 // What the server sends is checked, not believed.
 func TestWrongPagesAreErrors(t *testing.T) {
 	c, err := Dial("localhost:1")

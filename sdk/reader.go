@@ -181,14 +181,17 @@ func (r *reader) page(p *varvev1.ReadResponse) (done bool, err error) {
 }
 
 // firstOf is where a first page begins: within or at its first batch, and not below
-// the offset that was asked for.
+// what was asked for, also where the server doesn't say.
 func (r *reader) firstOf(p *varvev1.ReadResponse) uint64 {
 	if len(p.GetBatches()) == 0 {
 		return p.GetNextOffset()
 	}
 	at := max(p.GetOffset(), p.GetBatches()[0].GetBaseOffset(), p.GetStartOffset())
-	if r.o.offset && !r.o.clamp {
+	switch {
+	case r.o.offset && !r.o.clamp:
 		at = max(at, r.request().GetRead().GetOffset())
+	case r.o.last != nil && p.GetOffset() < p.GetBatches()[0].GetBaseOffset():
+		at = max(at, p.GetTail()-min(p.GetTail(), *r.o.last))
 	}
 	return at
 }
