@@ -141,8 +141,11 @@ func (r *Replica) room(v *verdict, most int) error {
 	if !v.grows {
 		return nil
 	}
-	if n := r.producers(); !v.known && most > 0 && n >= most {
-		return meta.Errorf(meta.ErrExhausted, "shard %s has %d producers and takes at most %d: use fewer, longer sessions, or raise the stream's producers_max", r.cfg.Shard, n, most)
+	// The exact count walks what is pending: only where the bound is near.
+	if !v.known && most > 0 && len(r.d.state.table.clients)+len(r.d.over.last) >= most {
+		if n := r.producers(); n >= most {
+			return meta.Errorf(meta.ErrExhausted, "shard %s has %d producers and takes at most %d: use fewer, longer sessions, or raise the stream's producers_max", r.cfg.Shard, n, most)
+		}
 	}
 	size := r.d.state.table.bytes + len(r.d.over.last)*clientSize + r.d.over.len()*storedSize
 	limit := r.cfg.Limits.TableHard

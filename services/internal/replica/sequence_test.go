@@ -240,3 +240,26 @@ func TestC9_FullTableRefusesNewProducers(t *testing.T) {
 	}
 	w.same()
 }
+
+// A stream's own bound on producers counts those in the table and those that are
+// pending; who is in goes on.
+// Rows: C9
+func TestC9_ProducersBound(t *testing.T) {
+	w, n := lone(t, Twins{})
+	send := func(id int64, seq int32) uint64 {
+		return n.propose(Propose{Kind: ProposeBatch, Bytes: idem(id, 0, seq, "a"), Producers: 3})
+	}
+	first := send(1, 0)
+	w.run()
+	n.good(first)
+	ids := []uint64{send(1, 1), send(2, 0), send(2, 1), send(3, 0)} // pending
+	refused := send(4, 0)
+	more := send(1, 2)
+	w.run()
+	for _, id := range append(ids, more) {
+		n.good(id)
+	}
+	if a := n.answer(refused); !errors.Is(a.Err, meta.ErrExhausted) || a.Applied != AppliedNo {
+		t.Fatalf("%+v", a)
+	}
+}
