@@ -75,7 +75,8 @@
 // checksum are the same; a sequence is never reused for other content. The table
 // is bounded in bytes, so that it fits an archive mark: from Limits.TableSoft on,
 // producers that are not in it are refused; from TableHard on, also those whose
-// window still grows. Nobody is evicted early. Silent producers leave after
+// window still grows; a proposal may name a stream's own bound on the number of
+// producers. Nobody is evicted early. Silent producers leave after
 // Config.Expiry of log age, which counts each step between append times as at most
 // 60 s; expiry is looked at 128 times in that period, at batches and commands alike,
 // so that it is a function of the log alone. The expiry is stored when the shard is
