@@ -43,11 +43,7 @@ func (b *Broker) Describe(ctx context.Context, id meta.ShardID) (Description, er
 }
 
 func (b *Broker) newest(ctx context.Context, row catalog.ShardRow) (*tiering.Manifest, error) {
-	base := tiering.ManifestID{}
-	if !row.Base.IsZero() {
-		base = tiering.ManifestID{Lineage: row.Base.Lineage, Mark: row.Base.Mark}
-	}
-	return b.opts.Store.Newest(ctx, row.ID, row.Lineage, base)
+	return b.opts.Store.Newest(ctx, row.ID, row.Lineage, manifestID(row.Base))
 }
 
 // Source says where an abandoned shard goes on from.
@@ -82,14 +78,13 @@ func (b *Broker) Abandon(ctx context.Context, id meta.ShardID, lost []meta.Stora
 	if err := b.mayAbandon(d, lost); err != nil {
 		return Abandoned{}, err
 	}
-	a := Abandoned{Old: d.Row.Lineage, Committed: d.Row.Committed, GivenUp: d.Row.Members, Source: FromNothing}
+	a := Abandoned{Old: d.Row.Lineage, Committed: d.Row.Committed, GivenUp: d.Row.Members}
 	var base catalog.Base
-	switch kept := archivedThrough(d.Archive); {
-	case d.Held && d.Copy.Last > 0 && d.Copy.Last >= kept:
-		a.Source, a.KeptLSN, a.Next = FromCopy, d.Copy.Last, d.Copy.Next
-	case d.Archive != nil:
-		a.Source, a.KeptLSN, a.Next = FromBucket, kept, d.Archive.NextOffset
-		base = catalog.Base{Through: kept, Lineage: d.Archive.Lineage, Mark: d.Archive.Mark}
+	switch a.Source, base = goOnFrom(d.Copy, d.Archive); a.Source {
+	case FromCopy:
+		a.KeptLSN, a.Next = d.Copy.Last, d.Copy.Next
+	case FromBucket:
+		a.KeptLSN, a.Next = base.Through, d.Archive.NextOffset
 	}
 	next := catalog.Abandonment{Survivor: b.self, Boot: b.boot, Base: base}
 	row, err := catalog.Abandoned(d.Row, next)
@@ -113,11 +108,23 @@ func (b *Broker) Abandon(ctx context.Context, id meta.ShardID, lost []meta.Stora
 	return a, s.lead(ctx)
 }
 
-func archivedThrough(m *tiering.Manifest) meta.LSN {
-	if m == nil || m.ArchivedEnd == 0 {
-		return 0
+// goOnFrom chooses what a shard is re-formed from: the furthest of this broker's
+// copy (the zero Status when it holds none) and the bucket's newest manifest. The
+// base names that manifest also when the copy goes further, since only the base
+// tells the next lineage what the bucket holds of those before.
+func goOnFrom(held replica.Status, archive *tiering.Manifest) (Source, catalog.Base) {
+	var base catalog.Base
+	if archive != nil && archive.ArchivedEnd > 1 {
+		base = catalog.Base{Through: archive.ArchivedEnd - 1, Lineage: archive.Lineage, Mark: archive.Mark}
 	}
-	return m.ArchivedEnd - 1
+	switch {
+	case held.Last > 0 && held.Last >= base.Through:
+		return FromCopy, base
+	case !base.IsZero():
+		return FromBucket, base
+	default:
+		return FromNothing, base
+	}
 }
 
 // mayAbandon refuses what would give up a shard that can still be served, and an

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/varve-io/varve/meta"
@@ -27,6 +28,12 @@ type Result struct {
 	Lineage       meta.Lineage
 	Duplicate     bool // stored before; the figures are the first answer's
 	OffsetUnknown bool // stored before, so long ago that the offsets are forgotten
+}
+
+// mayApply reports whether what ended in an error may have been applied, or may yet be.
+func mayApply(err error) bool {
+	var f *Failure
+	return errors.As(err, &f) && f.Unknown
 }
 
 // Failure is an error of a proposal, with what is known of its effect.

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/varve-io/varve/meta/entry"
 	"github.com/varve-io/varve/services/internal/replica"
 	"github.com/varve-io/varve/tiering"
+	"github.com/varve-io/varve/tiering/bucket"
 	"github.com/varve-io/varve/tiering/segment"
 )
 
@@ -25,6 +27,10 @@ const (
 // schedule decides which shards are archived next: those whose tail is big or old
 // enough or wanted, those with a mark that waits for its manifest, and, when the
 // log runs out of room, the biggest tails.
+//
+// A shard that nobody used since the start is led for it, if it holds what the
+// bucket lacks: else an idle stream would never be archived, and would keep room
+// from all others.
 func (b *Broker) schedule(ctx context.Context) error {
 	defer close(b.jobs)
 	tick := time.NewTicker(scheduleEvery)
@@ -39,12 +45,19 @@ func (b *Broker) schedule(ctx context.Context) error {
 		st := b.log.Status()
 		pressed := b.pressure.Load() && st.Used > st.Budget/2
 		b.pressure.Store(pressed)
-		sent := 0
+		sent, renewed := 0, 0
 		for _, t := range b.log.Tails() { // biggest first
 			b.mu.RLock()
 			s := b.shards[t.ID]
 			b.mu.RUnlock()
-			if s == nil || !s.due(t.Bytes, pressed && sent < archivers) {
+			if s == nil {
+				continue
+			}
+			if renewed < mostRenewed && s.stale() {
+				renewed++
+				_ = s.renew(ctx) // what was known before holds on
+			}
+			if !s.due(t.Bytes, pressed && sent < archivers) {
 				continue
 			}
 			select {
@@ -63,11 +76,14 @@ func (s *shard) due(bytes int64, pressed bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.core.Status()
-	if s.tier.busy || s.gone != nil || !st.Serving || now.Before(s.tier.tryAfter) {
+	if s.tier.busy || s.gone != nil || !st.Serving && !owes(&st.View) || st.Role >= replica.Stopped || now.Before(s.tier.tryAfter) {
 		return false
 	}
-	cfg := s.stream.Config.Over(s.b.opts.Defaults)
-	open := !s.tier.dirty.IsZero() && st.Commit >= st.ArchivedEnd
+	cfg := s.b.opts.Defaults
+	if s.stream != nil {
+		cfg = s.stream.Effective
+	}
+	open := !s.tier.dirty.IsZero() && (st.Commit >= st.ArchivedEnd || !st.Serving)
 	switch {
 	case st.Marks > 0:
 	case open && (pressed || s.tier.wanted || bytes >= cfg.SegmentBytes || now.Sub(s.tier.dirty) >= cfg.SegmentAge):
@@ -81,9 +97,18 @@ func (s *shard) due(bytes int64, pressed bool) bool {
 // archiver works shards off until the schedule ends.
 func (b *Broker) archiver(ctx context.Context) error {
 	for s := range b.jobs {
-		err := s.archive(ctx)
+		b.mu.Lock()
+		b.active[s] = struct{}{}
+		b.mu.Unlock()
+		err := s.archiveWhileHeld(ctx)
+		b.mu.Lock()
+		delete(b.active, s)
+		b.mu.Unlock()
 		s.mu.Lock()
 		s.tier.busy = false
+		if s.gone != nil {
+			b.purgeSoon() // it waits until nothing more comes of this shard
+		}
 		if err != nil && s.gone == nil && ctx.Err() == nil {
 			s.tier.failures++
 			pause := min(archiveBackoff<<min(s.tier.failures-1, 10), archivePause)
@@ -98,6 +123,24 @@ func (b *Broker) archiver(ctx context.Context) error {
 	return nil
 }
 
+// archiveWhileHeld is archive, ended when the shard goes.
+func (s *shard) archiveWhileHeld(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.mu.Lock()
+	gone := s.gone
+	s.tier.cancel = cancel
+	s.mu.Unlock()
+	if gone != nil {
+		return gone
+	}
+	err := s.archive(ctx)
+	s.mu.Lock()
+	s.tier.cancel = nil
+	s.mu.Unlock()
+	return err
+}
+
 // archive moves a shard's committed tail into the bucket. Each step is taken from
 // what the log says, so that a stop anywhere is gone on from:
 //
@@ -106,12 +149,20 @@ func (b *Broker) archiver(ctx context.Context) error {
 //	upload: the segment, under a key of its own
 //	mark:   through the log; then settle again
 func (s *shard) archive(ctx context.Context) error {
+	if err := s.lead(ctx); err != nil {
+		return err
+	}
 	if err := s.settle(ctx); err != nil {
+		return err
+	}
+	// The mark carries the stream's row: as of now, or as last read while the
+	// catalog can't be asked.
+	if err := s.renew(ctx); errors.Is(err, meta.ErrNotFound) {
 		return err
 	}
 	s.mu.Lock()
 	seal, ok := s.core.Seal()
-	epoch, vector, stream := s.row, s.core.Durable().Vector(), s.stream
+	row, vector, stream := s.row, s.core.Durable().Vector(), s.stream
 	if ok && s.core.Status().Last < seal.End {
 		s.tier.dirty, s.tier.wanted = time.Time{}, false // set again by what is proposed from now on
 	}
@@ -119,7 +170,7 @@ func (s *shard) archive(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	err := s.mark(ctx, seal, epoch, vector, stream)
+	err := s.mark(ctx, seal, row, vector, stream.StreamRow)
 	if err == nil {
 		err = s.settle(ctx)
 	}
@@ -153,7 +204,7 @@ func (s *shard) mark(ctx context.Context, seal replica.Seal, row catalog.ShardRo
 	}
 	b := p.Encode()
 	a, _, err := s.command(ctx, &replica.Propose{Kind: replica.ProposeMark, Bytes: b}, int64(len(b)))
-	if p.Segment != nil && (err == nil && a.NoEffect || err != nil && a.Err != nil && a.Applied == replica.AppliedNo) {
+	if p.Segment != nil && (err == nil && a.NoEffect || err != nil && !mayApply(err)) {
 		s.b.opts.Store.GiveUp(p.Segment.Key) // no mark will ever name it
 	}
 	return err
@@ -163,8 +214,11 @@ func (s *shard) mark(ctx context.Context, seal replica.Seal, row catalog.ShardRo
 func (s *shard) entries(ctx context.Context, from, to meta.LSN) iter.Seq2[entry.Entry, error] {
 	const page = 4 << 20
 	return func(yield func(entry.Entry, error) bool) {
+		s.mu.Lock()
+		number := s.number
+		s.mu.Unlock()
 		for from < to {
-			list, err := s.b.log.Read(s.number, from, page)
+			list, err := s.b.log.Read(number, from, page)
 			if err == nil && len(list) == 0 {
 				err = meta.Errorf(meta.ErrCorrupt, "shard %s: the log ends at LSN %d, below the sealed range's end %d", s.id, from, to)
 			}
@@ -205,7 +259,10 @@ func (s *shard) settle(ctx context.Context) error {
 }
 
 func (s *shard) settleOne(ctx context.Context, ref replica.MarkRef) error {
-	list, err := s.b.log.Read(s.number, ref.LSN, 1)
+	s.mu.Lock()
+	number, vector, row := s.number, s.core.Durable().Vector(), s.row
+	s.mu.Unlock()
+	list, err := s.b.log.Read(number, ref.LSN, 1)
 	if err != nil || len(list) == 0 || list[0].LSN != ref.LSN || list[0].Kind != entry.Mark {
 		return meta.Errorf(meta.ErrCorrupt, "shard %s: archive mark at LSN %d is not in the log: %v", s.id, ref.LSN, err)
 	}
@@ -217,25 +274,28 @@ func (s *shard) settleOne(ctx context.Context, ref replica.MarkRef) error {
 	if err != nil {
 		return err
 	}
-	s.mu.Lock()
-	vector := s.core.Durable().Vector()
-	s.mu.Unlock()
-	step, err := tiering.Next(s.id, parent, list[0].Header, &p, vector)
+	// A mark that an abandon found without its manifest gets it in the lineage
+	// that goes on, the only one that is believed.
+	head := list[0].Header
+	head.Lineage = row.Lineage
+	step, err := tiering.Next(s.id, parent, head, &p, vector)
 	if err != nil {
 		return err
 	}
 	if err := s.b.opts.Store.PutManifest(ctx, step); err != nil {
 		return err
 	}
-	confirm := entry.ConfirmPayload{Mark: ref.LSN}.Encode()
-	if _, _, err := s.command(ctx, &replica.Propose{Kind: replica.ProposeConfirm, LSN: ref.LSN}, int64(len(confirm))); err != nil {
-		return err
-	}
+	// Known before it is confirmed: once the log drops what it covers, a reader
+	// must find it here, and a sweep must see what it names.
 	s.mu.Lock()
 	if s.gone == nil {
 		s.tier.manifest = step.Manifest
 	}
 	s.mu.Unlock()
+	confirm := entry.ConfirmPayload{Mark: ref.LSN}.Encode()
+	if _, _, err := s.command(ctx, &replica.Propose{Kind: replica.ProposeConfirm, LSN: ref.LSN}, int64(len(confirm))); err != nil {
+		return err
+	}
 	s.b.events.archived(s.id, &p)
 	s.b.sweepLater(s.id)
 	return nil
@@ -249,13 +309,40 @@ func (s *shard) parent(ctx context.Context, ref replica.MarkRef) (*tiering.Manif
 	s.mu.Lock()
 	m, lineage, base := s.tier.manifest, s.row.Lineage, s.row.Base
 	s.mu.Unlock()
-	if m != nil && m.Mark == ref.Parent {
+	if m != nil && m.Mark == ref.Parent && (m.Lineage == lineage || m.Lineage == base.Lineage) {
 		return m, nil
 	}
-	id := tiering.ManifestID{Lineage: lineage, Mark: ref.Parent}
-	m, err := s.b.opts.Store.LoadManifest(ctx, s.id, id)
-	if err != nil && !base.IsZero() && base.Mark == ref.Parent {
-		m, err = s.b.opts.Store.LoadManifest(ctx, s.id, tiering.ManifestID{Lineage: base.Lineage, Mark: base.Mark})
+	m, err := s.b.opts.Store.LoadManifest(ctx, s.id, tiering.ManifestID{Lineage: lineage, Mark: ref.Parent})
+	if errors.Is(err, bucket.ErrNotExist) && !base.IsZero() && base.Lineage < lineage {
+		m, err = s.b.opts.Store.LoadManifest(ctx, s.id, tiering.ManifestID{Lineage: base.Lineage, Mark: ref.Parent})
 	}
 	return m, err
+}
+
+// settingsAge is how long a stream's settings hold for its archiving without
+// another look, and mostRenewed how many streams are looked at in one round.
+const (
+	settingsAge  = time.Minute
+	mostRenewed  = 16
+	renewTimeout = 5 * time.Second
+)
+
+// renew reads the stream's row and settings again.
+func (s *shard) renew(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
+	defer cancel()
+	_, err := s.b.readStream(ctx, s.id.Stream)
+	return err
+}
+
+// stale reports whether a stream with something to archive should be read again.
+func (s *shard) stale() bool {
+	now := s.b.opts.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stream == nil || s.tier.dirty.IsZero() || now.Sub(s.read) < settingsAge {
+		return false
+	}
+	s.read = now // also when it can't be read
+	return true
 }

@@ -35,11 +35,14 @@ type Broker struct {
 	purgeUp  chan struct{} // of the purger
 	jobs     chan *shard   // for the archivers
 	pressure atomic.Bool   // the log asked for room
+	broken   chan error    // a shard's write that the log refused; holds one
 
 	mu     sync.RWMutex // guards what follows; never held over a blocking call, nor while a shard's lock is taken
 	shards map[meta.ShardID]*shard
 	held   map[meta.StreamName]*holding
 	sweeps map[meta.ShardID]struct{} // shards whose objects are to be looked at
+	active map[*shard]struct{}       // an archiver works on them, buried ones too
+	buried []*shard                  // their local data could not be dropped yet
 }
 
 // holding is what this broker holds of a name.
@@ -83,7 +86,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	b := &Broker{
 		opts: opts, wakeUp: make(chan struct{}, 1), sealUp: make(chan struct{}, 1), purgeUp: make(chan struct{}, 1),
 		jobs: make(chan *shard), shards: map[meta.ShardID]*shard{}, held: map[meta.StreamName]*holding{},
-		sweeps: map[meta.ShardID]struct{}{},
+		sweeps: map[meta.ShardID]struct{}{}, active: map[*shard]struct{}{}, broken: make(chan error, 1),
 	}
 	b.drained, b.drain = context.WithCancel(context.Background())
 	b.events = newEvents(opts.Logger, opts.Metrics)
@@ -116,11 +119,12 @@ func (b *Broker) start(ctx context.Context, found *replay) error {
 	if b.opts.Twins.OpenFirst {
 		b.adopt(found)
 	}
-	view, err := b.applyTombstones(ctx, found)
+	view, assigned, err := b.applyTombstones(ctx, found)
 	if err != nil {
 		return err
 	}
 	b.adopt(found)
+	b.reportUnknown(ctx, assigned)
 	b.events.collect(b)
 	b.opts.Group.Go("upkeep", b.upkeep)
 	b.opts.Group.Go("archive", b.schedule)
@@ -176,6 +180,14 @@ func (b *Broker) adopt(found *replay) {
 			b.events.alarm(r.id, r.broken)
 		}
 		b.insert(s)
+		if v := r.state.View(); v.Droppable > 0 {
+			b.log.Drop(n, v.Droppable) // the log forgets what it was told before a stop
+		}
+	}
+	for name, h := range b.held {
+		if len(h.shards) == 0 {
+			delete(b.held, name)
+		}
 	}
 }
 
@@ -206,8 +218,15 @@ func (b *Broker) shard(ctx context.Context, id meta.ShardID) (*shard, error) {
 	if s := b.shards[id]; s != nil {
 		return s, nil
 	}
-	if h := b.held[id.Stream]; h != nil && id.Incarnation <= h.dead {
-		return nil, meta.Errorf(meta.ErrDeleted, "stream %s: incarnation %d is deleted", id.Stream, id.Incarnation)
+	if h := b.held[id.Stream]; h != nil {
+		if id.Incarnation <= h.dead {
+			return nil, meta.Errorf(meta.ErrDeleted, "stream %s: incarnation %d is deleted", id.Stream, id.Incarnation)
+		}
+		for other := range h.shards {
+			if other.Incarnation > id.Incarnation {
+				return nil, meta.Errorf(meta.ErrConflict, "stream %s: the catalog offers incarnation %d, but this broker holds the later %d: is it an older catalog?", id.Stream, id.Incarnation, other.Incarnation)
+			}
+		}
 	}
 	s = newShard(b, id, 0, replica.NewDurable())
 	b.insert(s)
@@ -247,8 +266,22 @@ func (b *Broker) guard(ctx context.Context) error {
 	select {
 	case <-b.log.Failed():
 		return cmp.Or(b.log.Err(), error(meta.ErrPoisoned))
+	case err := <-b.broken:
+		return meta.Errorf(meta.ErrPoisoned, "the log refused a write: %w", err)
 	case <-ctx.Done():
 		return nil
+	}
+}
+
+// storageFailed ends the broker when the log refuses a write: the shard's state
+// has run ahead of its log, and only a start puts that right.
+func (b *Broker) storageFailed(err error) {
+	if errors.Is(err, wal.ErrClosed) {
+		return // the broker is stopping
+	}
+	select {
+	case b.broken <- err:
+	default:
 	}
 }
 

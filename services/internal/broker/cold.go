@@ -29,11 +29,7 @@ func (s *shard) refetch(ctx context.Context) (*tiering.Manifest, error) {
 	if lineage == 0 {
 		lineage = row.Lineage
 	}
-	base := tiering.ManifestID{}
-	if !row.Base.IsZero() {
-		base = tiering.ManifestID{Lineage: row.Base.Lineage, Mark: row.Base.Mark}
-	}
-	m, err := s.b.opts.Store.Newest(ctx, s.id, lineage, base)
+	m, err := s.b.opts.Store.Newest(ctx, s.id, lineage, manifestID(row.Base))
 	if err != nil || m == nil {
 		return nil, err
 	}
@@ -42,7 +38,7 @@ func (s *shard) refetch(ctx context.Context) (*tiering.Manifest, error) {
 	if s.gone != nil {
 		return nil, s.gone
 	}
-	if old := s.tier.manifest; old != nil && old.Lineage == m.Lineage && old.Mark > m.Mark {
+	if old := s.tier.manifest; old != nil && (old.Lineage > m.Lineage || old.Lineage == m.Lineage && old.Mark > m.Mark) {
 		return old, nil
 	}
 	s.tier.manifest = m

@@ -23,14 +23,7 @@ func newAttempt() *attempt {
 	return &attempt{done: make(chan struct{}), notify: make(chan struct{}, 1)}
 }
 
-func (a *attempt) changed(replica.Status) {
-	select {
-	case a.notify <- struct{}{}:
-	default:
-	}
-}
-
-func (a *attempt) fail(error) { a.changed(replica.Status{}) }
+func (a *attempt) changed() { poke(a.notify) }
 
 // leadTimeout bounds one acquisition: reading the row, granting, two syncs.
 const leadTimeout = 30 * time.Second
@@ -47,6 +40,10 @@ func (s *shard) lead(ctx context.Context) error {
 		defer s.mu.Unlock()
 		return s.gone
 	}
+	if s.b.closing.Load() {
+		defer s.mu.Unlock()
+		return meta.Errorf(meta.ErrUnavailable, "broker %s is stopping: try again, it or another one will answer", s.b.self.Broker)
+	}
 	if s.core.Status().Serving {
 		s.mu.Unlock()
 		return nil
@@ -59,6 +56,9 @@ func (s *shard) lead(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(ctx, leadTimeout)
 			defer cancel()
 			err := s.acquire(ctx, a)
+			if errors.Is(err, meta.ErrNotFound) {
+				s.b.buryIfDeleted(ctx, s)
+			}
 			s.mu.Lock()
 			a.err, s.attempt = err, nil
 			s.mu.Unlock()
@@ -76,50 +76,87 @@ func (s *shard) lead(ctx context.Context) error {
 }
 
 // acquire asks for an epoch, hands it to the core and waits until the core serves.
+// An epoch that this copy can't lead, since it promised as high a one already (the
+// catalog was set back), is followed by the next.
 func (s *shard) acquire(ctx context.Context, a *attempt) error {
+	for {
+		served, err := s.tryEpoch(ctx, a)
+		if served || err != nil {
+			return err
+		}
+	}
+}
+
+func (s *shard) tryEpoch(ctx context.Context, a *attempt) (served bool, err error) {
 	row, err := s.grant(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
-	stream, err := s.b.opts.Catalog.Stream(ctx, s.id.Stream)
+	stream, err := s.b.readStream(ctx, s.id.Stream)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if stream.Incarnation != s.id.Incarnation {
-		return meta.Errorf(meta.ErrDeleted, "stream %s: incarnation %d is gone, %d has its name", s.id.Stream, s.id.Incarnation, stream.Incarnation)
+		return false, meta.Errorf(meta.ErrDeleted, "stream %s: incarnation %d is gone, %d has its name", s.id.Stream, s.id.Incarnation, stream.Incarnation)
 	}
 	assignment, err := s.assignment(ctx, row)
 	if err != nil {
-		return err
+		return false, err
 	}
+	// Promise, opening entry and base are written out of the room for commands.
+	release, err := s.b.log.ReserveCommand(ctx, openingBytes(assignment))
+	if err != nil {
+		return false, err
+	}
+	defer release()
 	s.mu.Lock()
 	if s.gone != nil {
 		defer s.mu.Unlock()
-		return s.gone
+		return false, s.gone
 	}
-	s.row, s.stream = row, stream
+	s.row, s.stream, s.read = row, &stream, s.b.opts.Now()
 	s.step(assignment)
 	s.mu.Unlock()
+	return s.opened(ctx, a, row)
+}
 
+// openingBytes is the room that taking an epoch needs in the log.
+func openingBytes(a *replica.Assignment) int64 {
+	n := int64(2048)
+	if a.Base != nil {
+		n += int64(len(a.Base.State))
+	}
+	return n
+}
+
+// opened waits until the core serves the row's epoch. It is false without an error
+// when the copy needs another one.
+func (s *shard) opened(ctx context.Context, a *attempt, row catalog.ShardRow) (served bool, err error) {
 	for {
 		s.mu.Lock()
 		st, gone, alarm := s.core.Status(), s.gone, s.alarm
 		s.mu.Unlock()
 		switch {
 		case gone != nil:
-			return gone
+			return false, gone
 		case st.Serving:
 			s.b.sweepLater(s.id) // an upload may have been interrupted by the last stop
-			return nil
+			return true, nil
 		case st.Role == replica.Poisoned:
-			return meta.Errorf(meta.ErrPoisoned, "shard %s: the broker's storage failed", s.id)
+			return false, meta.Errorf(meta.ErrPoisoned, "shard %s: the broker's storage failed", s.id)
 		case st.Role == replica.Stopped:
-			return meta.Errorf(meta.ErrCorrupt, "shard %s is stopped: %v", s.id, errors.Join(alarm, waiting(st)))
+			return false, meta.Errorf(meta.ErrCorrupt, "shard %s is stopped: %w", s.id, errors.Join(alarm, waiting(st)))
+		case st.NeedsEpoch && st.Epoch == row.Epoch:
+			return false, nil
+		case st.Role == replica.Following, st.Role == replica.Fencing, st.Role == replica.Copying:
+			// Only this broker's own disk is waited for here: no other copy can be
+			// reached, so that what is missing does not come by itself.
+			return false, &meta.NoQuorum{Shard: s.id, Waiting: st.Waiting}
 		}
 		select {
 		case <-a.notify:
 		case <-ctx.Done():
-			return &meta.NoQuorum{Shard: s.id, Waiting: st.Waiting}
+			return false, &meta.NoQuorum{Shard: s.id, Waiting: append(st.Waiting, "its log: the epoch's opening is not on disk yet")}
 		}
 	}
 }
@@ -172,8 +209,12 @@ func (s *shard) grant(ctx context.Context) (catalog.ShardRow, error) {
 		if err != nil {
 			return row, err
 		}
-		var next catalog.ShardRow
-		switch judge(row, s.b.self, s.b.predecessor, s.b.boot) {
+		next := row
+		move := judge(row, s.b.self, s.b.predecessor, s.b.boot)
+		if move == keep && s.needsEpoch(row) {
+			move = grant
+		}
+		switch move {
 		case keep:
 			return row, nil
 		case grant:
@@ -181,8 +222,7 @@ func (s *shard) grant(ctx context.Context) (catalog.ShardRow, error) {
 		case form:
 			next, err = cat.Grant(ctx, row, s.b.self, s.b.boot, []meta.Member{s.b.self})
 		case succeed:
-			next, err = cat.Abandon(ctx, row, catalog.Abandonment{Survivor: s.b.self, Boot: s.b.boot})
-			if err == nil {
+			if next, err = s.succeed(ctx, row); err == nil {
 				s.b.opts.Logger.Warn("shard goes on after its directory's storage id was rotated; what was not on disk is given up",
 					"shard", s.id.String(), "lineage", next.Lineage)
 			}
@@ -203,6 +243,29 @@ func (s *shard) grant(ctx context.Context) (catalog.ShardRow, error) {
 			return row, err
 		}
 	}
+}
+
+// needsEpoch reports whether the copy was given the row's epoch and can't lead it.
+func (s *shard) needsEpoch(row catalog.ShardRow) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.core.Status()
+	return st.NeedsEpoch && st.Epoch == row.Epoch
+}
+
+// succeed re-forms the shard under this directory's new storage id, from the
+// furthest of its copy and the bucket: an acknowledged record may have reached the
+// bucket and not the disk.
+func (s *shard) succeed(ctx context.Context, row catalog.ShardRow) (catalog.ShardRow, error) {
+	archive, err := s.b.newest(ctx, row)
+	if err != nil {
+		return row, err
+	}
+	s.mu.Lock()
+	st := s.core.Status()
+	s.mu.Unlock()
+	_, base := goOnFrom(st, archive)
+	return s.b.opts.Catalog.Abandon(ctx, row, catalog.Abandonment{Survivor: s.b.self, Boot: s.b.boot, Base: base})
 }
 
 // noQuorum names the copies that the shard waits for.
@@ -230,16 +293,24 @@ func (s *shard) assignment(ctx context.Context, row catalog.ShardRow) (*replica.
 	st := s.core.Status()
 	vector := s.core.Durable().Vector()
 	s.mu.Unlock()
+	begins := st.Lineage != 0 && st.Lineage < row.Lineage // the row's lineage, after an abandon
 	switch {
-	case !row.Base.IsZero() && (st.Last < row.Base.Through || st.Lineage < row.Lineage):
-		m, err := s.b.opts.Store.LoadManifest(ctx, s.id, tiering.ManifestID{Lineage: row.Base.Lineage, Mark: row.Base.Mark})
+	case begins && st.Last > 0 && st.Last >= row.Base.Through:
+		// The survivor goes on from all that it has.
+		a.Reform = &replica.Reform{From: st.Lineage, Epoch: vector.EpochAt(st.Last), LSN: st.Last}
+	case !row.Base.IsZero() && (begins || st.Last < row.Base.Through):
+		m, err := s.b.opts.Store.LoadManifest(ctx, s.id, manifestID(row.Base))
 		if err != nil {
 			return nil, err
 		}
 		a.Base = &replica.Base{Lineage: row.Lineage, LSN: row.Base.Through, Mark: row.Base.Mark, State: m.State}
-	case st.Lineage != 0 && st.Lineage < row.Lineage && st.Last > 0:
-		// The lone survivor of an abandon goes on from all that it has.
-		a.Reform = &replica.Reform{From: st.Lineage, Epoch: vector.EpochAt(st.Last), LSN: st.Last}
+	case begins:
+		a.Base = &replica.Base{Lineage: row.Lineage} // from nothing
 	}
 	return a, nil
+}
+
+// manifestID names the manifest of a row's base; zero for none.
+func manifestID(b catalog.Base) tiering.ManifestID {
+	return tiering.ManifestID{Lineage: b.Lineage, Mark: b.Mark}
 }

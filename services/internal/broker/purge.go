@@ -56,6 +56,10 @@ func (b *Broker) purgeDeleted(ctx context.Context) error {
 }
 
 func (b *Broker) purgeOne(ctx context.Context, p catalog.Purge) error {
+	if b.archiving(p.Stream, p.Incarnation) {
+		// The archiver wakes the purge when it ends.
+		return meta.Errorf(meta.ErrUnavailable, "stream %s, incarnation %d: an upload is still ending, something of it may yet come into the bucket", p.Stream, p.Incarnation)
+	}
 	if err := b.opts.Store.PutTombstone(ctx, meta.Tombstone{Stream: p.Stream, Through: p.Incarnation}); err != nil {
 		return err
 	}
@@ -74,6 +78,18 @@ func (b *Broker) purgeOne(ctx context.Context, p catalog.Purge) error {
 		req.After = r.After
 	}
 	return b.opts.Catalog.PurgeDone(ctx, p)
+}
+
+// archiving reports whether an archiver is still at work on an incarnation.
+func (b *Broker) archiving(n meta.StreamName, i meta.Incarnation) bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for s := range b.active {
+		if s.id.Stream == n && s.id.Incarnation == i {
+			return true
+		}
+	}
+	return false
 }
 
 // sweepLater books a shard for the next round.
@@ -154,6 +170,9 @@ func (s *shard) authority(context.Context) (tiering.Authority, error) {
 		if p.Segment != nil {
 			named[p.Segment.Key] = true
 		}
+	}
+	if m != nil && m.Lineage != st.Lineage {
+		m = nil // what an earlier lineage's manifest names is of that lineage, and left alone
 	}
 	return tiering.Authority{
 		Through: st.Epoch - 1, Manifest: m,

@@ -96,7 +96,11 @@ func (r *Reader) Read(ctx context.Context, from meta.Offset, most int) (Page, er
 			return p, err
 		}
 		if !local {
-			if entries, err = r.coldRead(ctx, from, most); err != nil {
+			entries, err = r.coldRead(ctx, from, most)
+			if out := (*meta.OffsetOutOfRange)(nil); errors.As(err, &out) {
+				continue // trimmed meanwhile
+			}
+			if err != nil {
 				return p, err
 			}
 			p.Cold = true
@@ -145,6 +149,16 @@ func (r *Reader) local(number wal.ShardNumber, seen replica.Committed, from meta
 // FindTime returns the first offset whose append time is not before t: the tail
 // when there is none. It is never below the start.
 func (r *Reader) FindTime(ctx context.Context, t meta.Micros) (meta.Offset, error) {
+	for range 3 { // an entry may leave the log between being found and being read
+		o, err := r.findTime(ctx, t)
+		if !errors.Is(err, wal.ErrNotLocal) {
+			return o, err
+		}
+	}
+	return 0, meta.Errorf(meta.ErrUnavailable, "shard %s: its log is being moved into the bucket: try again", r.s.id)
+}
+
+func (r *Reader) findTime(ctx context.Context, t meta.Micros) (meta.Offset, error) {
 	s := r.s
 	s.mu.Lock()
 	gone, seen, number, end := s.gone, s.seen, s.number, s.core.Status().ArchivedEnd
@@ -178,8 +192,8 @@ func (r *Reader) FindTime(ctx context.Context, t meta.Micros) (meta.Offset, erro
 		return seen.Offset, nil
 	}
 	entries, err := s.b.log.Read(number, lsn, 1)
-	if errors.Is(err, wal.ErrNotLocal) || err == nil && len(entries) == 0 {
-		return seen.Offset, nil
+	if err == nil && len(entries) == 0 {
+		err = wal.ErrNotLocal
 	}
 	if err != nil {
 		return 0, err

@@ -36,7 +36,8 @@ type shard struct {
 	moved  chan struct{}     // closed when seen moves or the shard goes; nil while nobody waits
 	gone   error             // why the shard is no more; nil while it is
 	row    catalog.ShardRow  // the newest row that was read
-	stream catalog.StreamRow // its stream, as last read; for archive marks
+	stream *Stream           // its stream, as last read; nil before the first leadership
+	read   time.Time         // when that was
 	alarm  error             // the last alarm
 
 	attempt *attempt // an acquisition of leadership under way
@@ -50,7 +51,8 @@ type tier struct {
 	busy     bool              // an archiver works on it
 	tryAfter time.Time         // after a failure
 	failures int               // in a row
-	manifest *tiering.Manifest // the newest confirmed one, when it was loaded
+	manifest *tiering.Manifest // the newest written one, when it is known
+	cancel   func()            // ends the archiving under way; nil when there is none
 }
 
 func newShard(b *Broker, id meta.ShardID, number wal.ShardNumber, d *replica.Durable) *shard {
@@ -58,21 +60,27 @@ func newShard(b *Broker, id meta.ShardID, number wal.ShardNumber, d *replica.Dur
 	s.core = replica.New(replica.Config{Shard: id, Self: b.self, Boot: b.boot}, d)
 	v := d.View()
 	s.seen = replica.Committed{LSN: v.Commit, Offset: v.Committed, Start: v.StartOffset, Droppable: v.Droppable}
-	if v.Commit >= v.ArchivedEnd && v.Commit > 0 {
+	if v.Commit >= v.ArchivedEnd && v.Commit > 0 || owes(&v) {
 		s.tier.dirty = b.opts.Now()
 	}
 	return s
 }
 
+// owes reports whether a copy holds something that the bucket must get, so that
+// its shard is led for that alone: records, or a mark without its manifest.
+func owes(v *replica.View) bool { return v.Marks > 0 || v.Next > v.Archived }
+
 // step gives the core one input and hands on what comes out. s.mu is held.
 func (s *shard) step(in replica.Input) {
 	ready := s.core.Step(in)
+	var failed error
 	for i := range ready.Writes {
-		if err := s.write(&ready.Writes[i]); err != nil {
-			s.step(replica.Failed{Err: err})
-			return
+		if failed = s.write(&ready.Writes[i]); failed != nil {
+			break
 		}
 	}
+	// Answers and the commit mark rest on writes that were durable before this
+	// step, so they leave even when a write of this step can't be queued.
 	// With one member there is nobody to send to; a copy elsewhere that is named
 	// by mistake is as unreachable as one that is down.
 	for _, a := range ready.Answers {
@@ -93,8 +101,12 @@ func (s *shard) step(in replica.Input) {
 		s.serving.Store(st.Serving)
 		s.b.events.role(s.id, st)
 		if s.attempt != nil {
-			s.attempt.changed(st)
+			s.attempt.changed()
 		}
+	}
+	if failed != nil {
+		s.b.storageFailed(failed)
+		s.step(replica.Failed{Err: failed})
 	}
 }
 
@@ -144,6 +156,9 @@ func (s *shard) written(seq uint64, err error) {
 func (s *shard) committed(c replica.Committed) {
 	s.seen = c
 	s.wake()
+	if s.tier.wanted {
+		poke(s.b.sealUp)
+	}
 	if c.Droppable > 0 && s.number != 0 {
 		s.b.log.Drop(s.number, s.b.droppable(s.core, c))
 	}
@@ -178,15 +193,23 @@ func (s *shard) propose(p *replica.Propose, done func(replica.Answer)) {
 	s.next++
 	p.ID, p.Now = s.next, meta.MicrosOf(s.b.opts.Now())
 	s.wait[p.ID] = done
+	if s.stream != nil {
+		p.Producers = int(s.stream.Effective.ProducersMax)
+	}
+	before := s.core.Durable().Last()
+	s.step(p)
 	switch p.Kind {
 	case replica.ProposeBatch, replica.ProposeFence, replica.ProposeTrim:
-		// Marks and confirmations alone are not worth a mark.
-		if s.tier.dirty.IsZero() {
+		// Marks and confirmations alone are not worth a mark, nor is what was
+		// refused or stored before.
+		grew := s.core.Durable().Last() > before
+		if grew && s.tier.dirty.IsZero() {
 			s.tier.dirty = s.b.opts.Now()
 		}
-		s.tier.wanted = s.tier.wanted || p.Level == replica.Archive || p.Kind == replica.ProposeTrim
+		if p.Level == replica.Archive && !s.tier.dirty.IsZero() || grew && p.Kind == replica.ProposeTrim {
+			s.tier.wanted = true
+		}
 	}
-	s.step(p)
 }
 
 // end answers everything that waits and lets go of the shard. Why says what
@@ -211,7 +234,10 @@ func (s *shard) end(why error) {
 	}
 	s.wake()
 	if s.attempt != nil {
-		s.attempt.fail(why)
+		s.attempt.changed()
+	}
+	if s.tier.cancel != nil {
+		s.tier.cancel()
 	}
 }
 

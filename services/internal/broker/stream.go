@@ -90,7 +90,30 @@ func (b *Broker) readStream(ctx context.Context, n meta.StreamName) (Stream, err
 	}
 	s := b.Effective(row, ns.Config)
 	b.routes.put(s, b.opts.Now())
+	b.renew(&s)
 	return s, nil
+}
+
+// renew gives the shards of a stream its newest settings.
+func (b *Broker) renew(st *Stream) {
+	var list []*shard
+	b.mu.RLock()
+	if h := b.held[st.Name]; h != nil {
+		for id, s := range h.shards {
+			if id.Incarnation == st.Incarnation {
+				list = append(list, s)
+			}
+		}
+	}
+	b.mu.RUnlock()
+	now := b.opts.Now()
+	for _, s := range list {
+		s.mu.Lock()
+		if s.stream == nil || s.stream.Revision <= st.Revision {
+			s.stream, s.read = st, now
+		}
+		s.mu.Unlock()
+	}
 }
 
 // Effective fills in the settings of a stream from its namespace and the server.

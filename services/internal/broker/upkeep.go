@@ -38,6 +38,7 @@ func (b *Broker) upkeep(ctx context.Context) error {
 		due := written >= max(st.Budget/8, 1<<20) ||
 			now != drops && st.Used > st.Budget/4 ||
 			written > 0 && time.Since(last) >= checkpointQuiet
+		b.forgetBuried()
 		if due {
 			if err := b.log.Checkpoint(ctx, b.capture); err != nil {
 				if errors.Is(err, meta.ErrPoisoned) || ctx.Err() != nil {

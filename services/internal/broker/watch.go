@@ -14,15 +14,15 @@ import (
 // applyTombstones reads what concerns this broker, at one revision, and drops the
 // local data of every deleted incarnation before any shard opens. A shard that is
 // merely not in the catalog is kept.
-func (b *Broker) applyTombstones(ctx context.Context, found *replay) (*catalog.View, error) {
+func (b *Broker) applyTombstones(ctx context.Context, found *replay) (view *catalog.View, assigned []catalog.ShardRow, err error) {
 	for _, r := range found.shards {
 		b.holding(r.id.Stream)
 	}
-	view := b.opts.Catalog.View(b.self.Broker, catalog.ViewOptions{Holds: b.holds, Held: b.heldNames})
+	view = b.opts.Catalog.View(b.self.Broker, catalog.ViewOptions{Holds: b.holds, Held: b.heldNames})
 	u, err := view.Next(ctx)
 	if err != nil {
 		view.Close()
-		return nil, fmt.Errorf("reading tombstones: %w", err)
+		return nil, nil, fmt.Errorf("reading tombstones: %w", err)
 	}
 	for _, t := range u.Deleted {
 		h := b.holding(t.Stream)
@@ -33,13 +33,27 @@ func (b *Broker) applyTombstones(ctx context.Context, found *replay) (*catalog.V
 			}
 			if err := b.log.Append(&wal.Write{Shard: n, Records: []wal.Record{{Kind: wal.Forget}}}); err != nil {
 				view.Close()
-				return nil, err
+				return nil, nil, err
 			}
 			delete(found.shards, n)
 			b.opts.Logger.Info("removed local data of a stream that was deleted meanwhile", "shard", r.id.String())
 		}
 	}
-	return view, nil
+	return view, u.Assigned, nil
+}
+
+// reportUnknown tells of every shard held here that the catalog does not know and
+// no tombstone covers. Its data stays.
+func (b *Broker) reportUnknown(ctx context.Context, assigned []catalog.ShardRow) {
+	known := make(map[meta.ShardID]bool, len(assigned))
+	for _, row := range assigned {
+		known[row.ID] = true
+	}
+	for _, s := range b.all() {
+		if !known[s.id] {
+			b.reportUnexplained(ctx, s.id, false)
+		}
+	}
 }
 
 // watch applies what the catalog tells: tombstones, and assignments to others.
@@ -73,14 +87,17 @@ func (b *Broker) watch(ctx context.Context, view *catalog.View) error {
 // covers it: an older catalog was put in place, or rows were lost. Data stays.
 func (b *Broker) reportUnexplained(ctx context.Context, id meta.ShardID, rewound bool) {
 	b.mu.RLock()
-	_, here := b.shards[id]
+	s := b.shards[id]
 	b.mu.RUnlock()
-	if !here {
+	if s == nil {
 		return
 	}
 	if _, err := b.opts.Catalog.Shard(ctx, id); errors.Is(err, meta.ErrNotFound) && !errors.Is(err, meta.ErrDeleted) {
-		b.opts.Logger.Error("the catalog no longer knows a shard that this broker holds, and no tombstone covers it: its data is kept",
-			"shard", id.String(), "catalog rewound", rewound)
+		why := meta.Errorf(meta.ErrNotFound, "the catalog does not know this shard, and no tombstone covers it (an older catalog: %t); its data is kept", rewound)
+		s.mu.Lock()
+		s.alarm = why
+		s.mu.Unlock()
+		b.events.alarm(id, why)
 	}
 }
 
@@ -116,12 +133,40 @@ func (b *Broker) bury(t meta.Tombstone) {
 // forget drops the shard's local data. The shard has ended.
 func (s *shard) forget() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.number == 0 {
+	n := s.number
+	s.number = 0
+	s.mu.Unlock()
+	if n == 0 {
 		return
 	}
-	// An error means that the log failed; the next start applies the tombstone again.
-	if err := s.b.log.Append(&wal.Write{Shard: s.number, Records: []wal.Record{{Kind: wal.Forget}}}); err == nil {
-		s.number = 0
+	// An error other than one of room means that the log failed or is closed; the
+	// next start applies the tombstone again.
+	err := s.b.log.Append(&wal.Write{Shard: n, Records: []wal.Record{{Kind: wal.Forget}}})
+	if errors.Is(err, meta.ErrExhausted) {
+		s.mu.Lock()
+		s.number = n
+		s.mu.Unlock()
+		s.b.mu.Lock()
+		s.b.buried = append(s.b.buried, s)
+		s.b.mu.Unlock()
+	}
+}
+
+// forgetBuried tries again what found no room in the log.
+func (b *Broker) forgetBuried() {
+	b.mu.Lock()
+	list := b.buried
+	b.buried = nil
+	b.mu.Unlock()
+	for _, s := range list {
+		s.forget()
+	}
+}
+
+// buryIfDeleted takes the catalog's word that a shard's incarnation is deleted,
+// for one that the watch can't tell of since it came here after the delete.
+func (b *Broker) buryIfDeleted(ctx context.Context, s *shard) {
+	if t, err := b.opts.Catalog.Tombstone(ctx, s.id.Stream); err == nil && t.Covers(s.id.Incarnation) {
+		b.bury(t)
 	}
 }
