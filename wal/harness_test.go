@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -157,9 +159,21 @@ func (s seeded) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// shared is a reader for several logs at once.
+type shared struct {
+	mu sync.Mutex
+	r  io.Reader
+}
+
+func (s *shared) Read(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.r.Read(b)
+}
+
 func testOptions(fsys vfs.FS) Options {
 	return Options{FS: fsys, Dir: testDir, Cluster: meta.ClusterID{1}, Broker: "b1", FileSize: fileSize, Budget: 16 * fileSize,
-		BootID: "boot-1", WitnessDir: "run", Rand: seeded{rand.New(rand.NewPCG(1, 1))}}
+		BootID: "boot-1", WitnessDir: "run", Rand: &shared{r: seeded{rand.New(rand.NewPCG(1, 1))}}}
 }
 
 // rig is a log with the fold of what was appended to it.
