@@ -51,7 +51,7 @@ func sampleExport() Export {
 		Features: []string{"merge", "zip"},
 		Namespaces: []NamespaceRow{
 			{Name: "empty", Created: 1, Request: "r"},
-			{Name: "logs", Config: NamespaceConfig{CreateOnAppend: true, CreateOnRead: true, Shards: 2, MaxStreams: 3, Defaults: cfg}, Created: 2, Request: "a<b>&c"},
+			{Name: "logs", Config: NamespaceConfig{CreateOnAppend: true, CreateOnRead: true, Shards: 2, Defaults: cfg}, Created: 2, Request: "a<b>&c"},
 		},
 		Streams: []StreamRow{
 			{Name: streamA, Incarnation: shardA.Incarnation, Shards: 3, Config: cfg, Created: 5, Request: "r1"},

@@ -20,7 +20,6 @@ type NamespaceConfig struct {
 	CreateOnAppend bool         `json:"create_on_append,omitempty"` // an append to an unknown name creates it
 	CreateOnRead   bool         `json:"create_on_read,omitempty"`   // so does a read
 	Shards         uint32       `json:"shards,omitempty"`           // of streams created without a number; 0 means 1
-	MaxStreams     int64        `json:"max_streams,omitempty"`      // quota, advisory; 0 means none
 	Defaults       StreamConfig `json:"defaults"`
 }
 
@@ -63,9 +62,6 @@ func (c StreamConfig) Validate() error {
 func (c NamespaceConfig) Validate() error {
 	if c.Shards > meta.MaxShards {
 		return meta.Invalidf("shards is %d: want 1 to %d, or 0 for 1", c.Shards, meta.MaxShards)
-	}
-	if c.MaxStreams < 0 {
-		return meta.Invalidf("max_streams is %d: want a positive number, or 0 for no limit", c.MaxStreams)
 	}
 	return c.Defaults.Validate()
 }

@@ -24,7 +24,6 @@ func namespaceWrite(r *remote, verb string) *cobra.Command {
 	var s settings
 	var onAppend, onRead bool
 	var shards uint32
-	var most uint64
 	cmd := &cobra.Command{
 		Use: verb + " NAMESPACE", Short: map[string]string{"create": "Create a namespace", "update": "Change a namespace's settings"}[verb], Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -38,9 +37,6 @@ func namespaceWrite(r *remote, verb string) *cobra.Command {
 			}
 			if changed("default-shards") {
 				set.DefaultShards = proto.Uint32(shards)
-			}
-			if changed("max-streams") {
-				set.MaxStreams = proto.Uint64(most)
 			}
 			return r.call(cmd, func(c *sdk.Client) error {
 				var ns *sdk.Namespace
@@ -61,7 +57,6 @@ func namespaceWrite(r *remote, verb string) *cobra.Command {
 	f.BoolVar(&onAppend, "create-on-append", false, "an append to a stream that does not exist creates it")
 	f.BoolVar(&onRead, "create-on-read", false, "a read of a stream that does not exist creates it")
 	f.Uint32Var(&shards, "default-shards", 0, "shards of streams created without a number; 0: one")
-	f.Uint64Var(&most, "max-streams", 0, "most streams; 0: no limit")
 	s.bind(cmd)
 	return cmd
 }

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"strings"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -42,6 +43,21 @@ func (s *catalogs) adminStream(ctx context.Context, name string) (meta.StreamNam
 		return n, err
 	}
 	return n, s.admit(ctx, Access{Verb: VerbAdmin, Namespace: n.Namespace, Stream: n.Name})
+}
+
+// listing checks a page's prefix and token, which end up in keys.
+func listing(prefix, token string) error {
+	for what, s := range map[string]string{"prefix": prefix, "page token": token} {
+		if len(s) > meta.MaxNameLen {
+			return meta.Invalidf("%s has %d bytes: names have at most %d", what, len(s), meta.MaxNameLen)
+		}
+		for i := range len(s) {
+			if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && !strings.ContainsRune("._-/", rune(c)) {
+				return meta.Invalidf("%s has a byte %#x at %d, which no name has", what, c, i)
+			}
+		}
+	}
+	return nil
 }
 
 func requestID(id string) error {
@@ -96,6 +112,9 @@ func (s *catalogs) ListNamespaces(ctx context.Context, r *varvev1.ListNamespaces
 	}
 	size, err := pageSize(r.GetPageSize())
 	if err != nil {
+		return nil, err
+	}
+	if err := listing(r.GetPrefix(), r.GetPageToken()); err != nil {
 		return nil, err
 	}
 	rows, next, err := s.opts.Catalog.Namespaces(ctx, r.GetPrefix(), r.GetPageToken(), size)
@@ -155,21 +174,26 @@ func (s *catalogs) CreateStream(ctx context.Context, r *varvev1.CreateStreamRequ
 	if err != nil {
 		return nil, err
 	}
-	_, _, err = s.opts.Catalog.Create(ctx, catalog.CreateStream{Name: n, Shards: r.GetShards(), Config: cfg, Request: r.GetRequestId()})
+	row, _, err := s.opts.Catalog.Create(ctx, catalog.CreateStream{Name: n, Shards: r.GetShards(), Config: cfg, Request: r.GetRequestId()})
 	if err != nil {
 		return nil, err
 	}
-	st, err := s.fresh(ctx, n)
+	st, err := s.whole(ctx, row)
 	if err != nil {
 		return nil, err
 	}
 	return &varvev1.CreateStreamResponse{Stream: streamOut(st)}, nil
 }
 
-// fresh reads a stream past the cache.
-func (s *catalogs) fresh(ctx context.Context, n meta.StreamName) (broker.Stream, error) {
-	s.broker.Forget(n)
-	return s.broker.Stream(ctx, n, 0)
+// whole fills in the settings that hold for a stream whose row was just read or
+// written. What the broker has cached of it is older.
+func (s *catalogs) whole(ctx context.Context, row catalog.StreamRow) (broker.Stream, error) {
+	s.broker.Forget(row.Name)
+	ns, err := s.opts.Catalog.Namespace(ctx, row.Name.Namespace)
+	if err != nil {
+		return broker.Stream{}, err
+	}
+	return s.broker.Effective(row, ns.Config), nil
 }
 
 func (s *catalogs) GetStream(ctx context.Context, r *varvev1.GetStreamRequest) (*varvev1.GetStreamResponse, error) {
@@ -177,7 +201,11 @@ func (s *catalogs) GetStream(ctx context.Context, r *varvev1.GetStreamRequest) (
 	if err != nil {
 		return nil, err
 	}
-	st, err := s.fresh(ctx, n)
+	row, err := s.opts.Catalog.Stream(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	st, err := s.whole(ctx, row)
 	if err != nil {
 		return nil, err
 	}
@@ -190,6 +218,9 @@ func (s *catalogs) ListStreams(ctx context.Context, r *varvev1.ListStreamsReques
 	}
 	size, err := pageSize(r.GetPageSize())
 	if err != nil {
+		return nil, err
+	}
+	if err := listing(r.GetPrefix(), r.GetPageToken()); err != nil {
 		return nil, err
 	}
 	ns, err := s.opts.Catalog.Namespace(ctx, r.GetNamespace())
@@ -212,12 +243,17 @@ func (s *catalogs) UpdateStream(ctx context.Context, r *varvev1.UpdateStreamRequ
 	if err != nil {
 		return nil, err
 	}
+	want, err := addressed(r.Incarnation)
+	if err != nil {
+		return nil, err
+	}
 	row, err := s.opts.Catalog.Stream(ctx, n)
 	if err != nil {
 		return nil, err
 	}
-	if r.Incarnation != nil && meta.Incarnation(r.GetIncarnation()) != row.Incarnation {
-		return nil, meta.Errorf(meta.ErrDeleted, "stream %s: incarnation %d is gone, %d has its name", n, r.GetIncarnation(), row.Incarnation)
+	if want != 0 && want != row.Incarnation {
+		return nil, &deletedError{stream: n, asked: want, current: row.Incarnation,
+			err: meta.Errorf(meta.ErrDeleted, "stream %s: incarnation %d is gone, %d has its name", n, want, row.Incarnation)}
 	}
 	if r.Revision != nil && catalog.Revision(r.GetRevision()) != row.Revision {
 		return nil, meta.Errorf(meta.ErrConflict, "stream %s is at revision %d, not %d: read it again", n, row.Revision, r.GetRevision())
@@ -226,10 +262,10 @@ func (s *catalogs) UpdateStream(ctx context.Context, r *varvev1.UpdateStreamRequ
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.opts.Catalog.UpdateStream(ctx, n, cfg, row.Revision); err != nil {
+	if row, err = s.opts.Catalog.UpdateStream(ctx, n, cfg, row.Revision); err != nil {
 		return nil, err
 	}
-	st, err := s.fresh(ctx, n)
+	st, err := s.whole(ctx, row)
 	if err != nil {
 		return nil, err
 	}
@@ -241,9 +277,13 @@ func (s *catalogs) DeleteStream(ctx context.Context, r *varvev1.DeleteStreamRequ
 	if err != nil {
 		return nil, err
 	}
-	gone, safe, err := s.broker.Delete(ctx, n, meta.Incarnation(r.GetIncarnation()))
+	want, err := addressed(r.Incarnation)
 	if err != nil {
 		return nil, err
+	}
+	gone, safe, err := s.broker.Delete(ctx, n, want)
+	if err != nil {
+		return nil, target{Stream: broker.Stream{StreamRow: catalog.StreamRow{Name: n, Incarnation: want}}}.explain(err)
 	}
 	return &varvev1.DeleteStreamResponse{Incarnation: uint64(gone.Stream.Incarnation), Safe: safe}, nil
 }
@@ -263,11 +303,6 @@ func namespaceConfig(c catalog.NamespaceConfig, set *varvev1.NamespaceSettings) 
 		c.Shards = set.GetDefaultShards()
 	}
 	var err error
-	if set.MaxStreams != nil {
-		if c.MaxStreams, err = signed("max_streams", set.GetMaxStreams()); err != nil {
-			return c, err
-		}
-	}
 	if c.Defaults, err = streamConfig(c.Defaults, set.GetStreams()); err != nil {
 		return c, err
 	}
@@ -317,8 +352,7 @@ func namespaceOut(r catalog.NamespaceRow) *varvev1.Namespace {
 		Name: r.Name, CreateTime: stamp(r.Created), Revision: uint64(r.Revision),
 		Settings: &varvev1.NamespaceSettings{
 			CreateOnAppend: proto.Bool(r.Config.CreateOnAppend), CreateOnRead: proto.Bool(r.Config.CreateOnRead),
-			DefaultShards: proto.Uint32(r.Config.Shards), MaxStreams: proto.Uint64(uint64(r.Config.MaxStreams)),
-			Streams: settingsOut(r.Config.Defaults),
+			DefaultShards: proto.Uint32(r.Config.Shards), Streams: settingsOut(r.Config.Defaults),
 		},
 	}
 }

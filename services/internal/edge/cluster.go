@@ -13,13 +13,13 @@ import (
 type clusters struct{ *Server }
 
 func (s *clusters) DescribeShard(ctx context.Context, r *varvev1.DescribeShardRequest) (*varvev1.DescribeShardResponse, error) {
-	id, err := s.locate(ctx, VerbAdmin, r.GetStream(), r.Incarnation, r.GetShard())
+	t, id, err := s.locate(ctx, VerbAdmin, r.GetStream(), r.Incarnation, r.GetShard())
 	if err != nil {
 		return nil, err
 	}
 	d, err := s.broker.Describe(ctx, id)
 	if err != nil {
-		return nil, err
+		return nil, t.explain(err)
 	}
 	out := &varvev1.DescribeShardResponse{
 		Incarnation: uint64(id.Incarnation), State: string(d.Row.State), Lineage: uint64(d.Row.Lineage), Epoch: uint64(d.Row.Epoch),
@@ -52,7 +52,7 @@ func (s *clusters) DescribeShard(ctx context.Context, r *varvev1.DescribeShardRe
 }
 
 func (s *clusters) AbandonShard(ctx context.Context, r *varvev1.AbandonShardRequest) (*varvev1.AbandonShardResponse, error) {
-	id, err := s.locate(ctx, VerbAdmin, r.GetStream(), r.Incarnation, r.GetShard())
+	t, id, err := s.locate(ctx, VerbAdmin, r.GetStream(), r.Incarnation, r.GetShard())
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (s *clusters) AbandonShard(ctx context.Context, r *varvev1.AbandonShardRequ
 	}
 	a, err := s.broker.Abandon(ctx, id, lost, r.GetDryRun())
 	if err != nil {
-		return nil, err
+		return nil, t.explain(err)
 	}
 	out := &varvev1.AbandonShardResponse{
 		OldLineage: uint64(a.Old), Lineage: uint64(a.New), Source: string(a.Source),

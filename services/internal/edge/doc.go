@@ -6,12 +6,22 @@
 // the limits; finds the stream and shard; and turns domain errors into Connect
 // errors with a typed detail by one table (error.go).
 //
+// # A request's way
+//
+//	bytes -> guard: protocol, encoding, timeout header (guard.go)
+//	      -> body: sizes, envelopes, a budget for all, time to arrive (body.go)
+//	      -> codec: what does not decode is marked, not lost (codec.go)
+//	      -> watcher: measures, and gives every error its detail (watch.go)
+//	      -> a handler, which asks the authorizer once
+//
 // # What a client may cost
 //
-// A request body is bounded before it is read. An appending session has at most
+// A request body is bounded while it is read, alone and together with all others
+// that are arriving, and must arrive in time. An appending session has at most
 // [MaxInFlight] batches under way and reads no further while they wait; a reading
-// session holds one page, and one whose client does not take it within the write
-// timeout is cut. Nothing here is kept per stream.
+// session holds one page, and a client that does not take an answer within the
+// write timeout is cut. What is decoded for a page is bounded by its decoded size.
+// Nothing here is kept per stream.
 //
 // All handlers are safe for concurrent use.
 package edge

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/varve-io/varve/meta"
@@ -52,19 +53,26 @@ var rules = []rule{
 func detail(err error) (*varvev1.ErrorDetail, connect.Code) {
 	d := &varvev1.ErrorDetail{Message: err.Error(), Applied: varvev1.Applied_APPLIED_NO}
 	code, ok := figures(err, d)
+	var already *connect.Error
+	if !ok && errors.As(err, &already) {
+		code, ok = fromConnect(already, d), true
+	}
 	if !ok {
 		code, d.Reason = connect.CodeInternal, varvev1.Reason_REASON_INTERNAL
 		d.Applied = varvev1.Applied_APPLIED_UNKNOWN
 		for _, r := range rules {
 			if errors.Is(err, r.is) {
 				code, d.Reason, d.Retryable = r.code, r.reason, r.retryable
-				d.Applied = varvev1.Applied_APPLIED_NO
+				if r.is != context.Canceled && r.is != context.DeadlineExceeded { // wherever that met it
+					d.Applied = varvev1.Applied_APPLIED_NO
+				}
 				break
 			}
 		}
 	}
 	var failure *broker.Failure
-	if errors.As(err, &failure) && failure.Unknown || errors.Is(err, meta.ErrUnknown) || errors.Is(err, meta.ErrUnknownWriter) {
+	var ended *unanswered
+	if errors.As(err, &failure) && failure.Unknown || errors.As(err, &ended) || errors.Is(err, meta.ErrUnknown) || errors.Is(err, meta.ErrUnknownWriter) {
 		d.Applied = varvev1.Applied_APPLIED_UNKNOWN
 	}
 	return d, code
@@ -80,6 +88,7 @@ func figures(err error, d *varvev1.ErrorDetail) (connect.Code, bool) {
 		quorum    *meta.NoQuorum
 		throttled *meta.Throttled
 		rewound   *rewoundError
+		deleted   *deletedError
 	)
 	switch {
 	case errors.As(err, &leader):
@@ -112,6 +121,11 @@ func figures(err error, d *varvev1.ErrorDetail) (connect.Code, bool) {
 		d.Reason, d.Retryable = varvev1.Reason_REASON_THROTTLED, true
 		d.Figures = &varvev1.ErrorDetail_Throttled{Throttled: &varvev1.Throttled{RetryAfter: durationpb.New(throttled.RetryAfter)}}
 		return connect.CodeResourceExhausted, true
+	case errors.As(err, &deleted):
+		d.Reason = varvev1.Reason_REASON_STREAM_DELETED
+		d.Figures = &varvev1.ErrorDetail_StreamDeleted{StreamDeleted: &varvev1.StreamDeleted{
+			Stream: deleted.stream.String(), Incarnation: uint64(deleted.asked), Current: uint64(deleted.current)}}
+		return connect.CodeNotFound, true
 	case errors.As(err, &rewound):
 		d.Reason = varvev1.Reason_REASON_REWOUND
 		d.Figures = &varvev1.ErrorDetail_Rewound{Rewound: &varvev1.Rewound{Asked: uint64(rewound.asked), Lineage: uint64(rewound.lineage)}}
@@ -128,15 +142,59 @@ func (e *rewoundError) Error() string {
 		meta.Hex(e.asked), meta.Hex(e.lineage))
 }
 
-// wire turns an error into a Connect error with its detail. An error that is one
-// already passes.
+// deletedError is an incarnation that is gone, with figures.
+type deletedError struct {
+	stream  meta.StreamName
+	asked   meta.Incarnation
+	current meta.Incarnation // that has the name now; 0: none, or not known
+	err     error
+}
+
+func (e *deletedError) Error() string { return e.err.Error() }
+func (e *deletedError) Unwrap() error { return e.err }
+
+// unanswered is why a session ended: of what it had sent and was not answered,
+// the outcome is unknown.
+type unanswered struct{ err error }
+
+func (e *unanswered) Error() string { return e.err.Error() }
+func (e *unanswered) Unwrap() error { return e.err }
+
+// byCode are the errors that connect makes itself.
+var byCode = map[connect.Code]rule{
+	connect.CodeInvalidArgument:   {reason: varvev1.Reason_REASON_INVALID_ARGUMENT},
+	connect.CodeResourceExhausted: {reason: varvev1.Reason_REASON_INVALID_ARGUMENT}, // a message is too large
+	connect.CodeUnimplemented:     {reason: varvev1.Reason_REASON_INVALID_ARGUMENT},
+	connect.CodeCanceled:          {reason: varvev1.Reason_REASON_UNAVAILABLE, retryable: true},
+	connect.CodeDeadlineExceeded:  {reason: varvev1.Reason_REASON_UNAVAILABLE, retryable: true},
+	connect.CodeUnavailable:       {reason: varvev1.Reason_REASON_UNAVAILABLE, retryable: true},
+	connect.CodeUnknown:           {reason: varvev1.Reason_REASON_UNAVAILABLE, retryable: true}, // a transport that broke
+}
+
+// fromConnect describes an error that is connect's. It comes from the way here,
+// so nothing was applied.
+func fromConnect(e *connect.Error, d *varvev1.ErrorDetail) connect.Code {
+	d.Message = e.Message()
+	for _, more := range e.Details() {
+		if v, err := more.Value(); err == nil {
+			if was, ok := v.(*varvev1.ErrorDetail); ok {
+				proto.Merge(d, was)
+				return e.Code()
+			}
+		}
+	}
+	r, ok := byCode[e.Code()]
+	if !ok {
+		r.reason, d.Applied = varvev1.Reason_REASON_INTERNAL, varvev1.Applied_APPLIED_UNKNOWN
+	}
+	d.Reason, d.Retryable = r.reason, r.retryable
+	return e.Code()
+}
+
+// wire turns an error into a Connect error with its detail.
 func wire(err error) error {
 	if err == nil {
 		return nil
-	}
-	var already *connect.Error
-	if errors.As(err, &already) {
-		return err
 	}
 	d, code := detail(err)
 	out := connect.NewError(code, errors.New(d.Message))

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -21,20 +22,14 @@ type reading struct {
 	sel    selection
 	wait   time.Duration // at the tail, for more
 	follow bool
-	clamp  bool
+	clamp  bool // take the nearest end when the position is cut off
+	fresh  bool // nothing has been read yet, and the start was not an offset of the client's
 }
 
 // open checks a request and finds where it starts.
 func (s *streams) open(ctx context.Context, header http.Header, r *varvev1.ReadRequest) (*reading, error) {
-	t, err := s.find(ctx, header, VerbRead, r.GetStream(), r.Incarnation)
-	if err != nil {
-		return nil, err
-	}
-	id, err := t.shard(r.GetShard())
-	if err != nil {
-		return nil, err
-	}
-	g := &reading{s: s.Server, t: t, id: id, follow: r.GetFollow(), clamp: r.GetClamp()}
+	g := &reading{s: s.Server, follow: r.GetFollow(), clamp: r.GetClamp()}
+	var err error
 	if g.sel, err = parseSelection(r); err != nil {
 		return nil, err
 	}
@@ -44,12 +39,18 @@ func (s *streams) open(ctx context.Context, header http.Header, r *varvev1.ReadR
 		}
 		g.wait = d.AsDuration()
 	}
-	if g.reader, err = s.broker.Reader(ctx, id); err != nil {
+	if g.t, err = s.find(ctx, header, VerbRead, r.GetStream(), r.Incarnation); err != nil {
 		return nil, err
+	}
+	if g.id, err = g.t.shard(r.GetShard()); err != nil {
+		return nil, err
+	}
+	if g.reader, err = s.broker.Reader(ctx, g.id); err != nil {
+		return nil, g.t.explain(err)
 	}
 	if err := g.begin(ctx, r); err != nil {
 		g.reader.Close()
-		return nil, err
+		return nil, g.t.explain(err)
 	}
 	return g, nil
 }
@@ -84,13 +85,18 @@ func (g *reading) begin(ctx context.Context, r *varvev1.ReadRequest) error {
 	if err != nil {
 		return err
 	}
+	g.fresh = true
 	switch start := r.GetStart().(type) {
 	case *varvev1.ReadRequest_Offset:
-		if g.sel.from, err = offsetIn(start.Offset); err != nil {
-			return err
-		}
+		g.fresh = false
 		if r.Lineage != nil && meta.Lineage(r.GetLineage()) != ends.Lineage {
 			return &rewoundError{asked: meta.Lineage(r.GetLineage()), lineage: ends.Lineage}
+		}
+		if g.sel.from, err = offsetIn(start.Offset); err != nil && !g.clamp {
+			return err
+		}
+		if err != nil {
+			g.sel.from = ends.Tail
 		}
 	case *varvev1.ReadRequest_Time:
 		if err := start.Time.CheckValid(); err != nil {
@@ -115,22 +121,46 @@ func (g *reading) begin(ctx context.Context, r *varvev1.ReadRequest) error {
 	return nil
 }
 
-// page reads the next page, at most so many stored bytes but at least one batch.
-// At the tail it is empty.
-func (g *reading) page(ctx context.Context, most int) (out *varvev1.ReadResponse, done bool, err error) {
-	if g.sel.bytes >= 0 {
-		most = int(min(int64(most), g.sel.bytes))
+// blank is a page without records, with the figures of now.
+func (g *reading) blank() (*varvev1.ReadResponse, error) {
+	ends, err := g.reader.Ends()
+	if err != nil {
+		return nil, err
 	}
-	p, err := g.reader.Read(ctx, g.sel.from, max(most, 1))
+	return g.figures(ends.Start, ends.Tail, ends.Lineage), nil
+}
+
+func (g *reading) figures(start, tail meta.Offset, lineage meta.Lineage) *varvev1.ReadResponse {
+	return &varvev1.ReadResponse{
+		Offset: uint64(g.sel.from), NextOffset: uint64(g.sel.from), StartOffset: uint64(start), Tail: uint64(tail),
+		Incarnation: uint64(g.id.Incarnation), Lineage: uint64(lineage), Shard: g.id.Shard, Shards: g.t.Shards,
+	}
+}
+
+// page reads the next page: about pageBytes stored bytes, but at least one batch.
+// At the tail it is empty. done says that a limit was reached.
+func (g *reading) page(ctx context.Context) (out *varvev1.ReadResponse, done bool, err error) {
+	if g.sel.full() {
+		out, err = g.blank()
+		return out, true, err
+	}
+	most := int64(pageBytes)
+	if g.sel.bytes >= 0 {
+		most = min(most, g.sel.bytes)
+	}
+	p, err := g.reader.Read(ctx, g.sel.from, int(most))
+	var outside *meta.OffsetOutOfRange
+	if errors.As(err, &outside) && g.sel.from < outside.Start && (g.clamp || g.fresh) {
+		g.sel.from = outside.Start // trimmed since the position was found
+		p, err = g.reader.Read(ctx, g.sel.from, int(most))
+	}
 	if err != nil {
 		return nil, false, err
 	}
-	out = &varvev1.ReadResponse{
-		NextOffset: uint64(g.sel.from), StartOffset: uint64(p.Start), Tail: uint64(p.Tail),
-		Incarnation: uint64(g.id.Incarnation), Lineage: uint64(p.Lineage), Shard: g.id.Shard,
-	}
+	g.fresh = false
+	out = g.figures(p.Start, p.Tail, p.Lineage)
 	done, err = g.s.take(&g.sel, p, out)
-	return out, done || g.sel.records == 0 || g.sel.bytes == 0, err
+	return out, done || g.sel.full(), err
 }
 
 func (s *streams) Read(ctx context.Context, r *varvev1.ReadRequest) (*varvev1.ReadResponse, error) {
@@ -143,101 +173,18 @@ func (s *streams) Read(ctx context.Context, r *varvev1.ReadRequest) (*varvev1.Re
 		return nil, err
 	}
 	defer g.reader.Close()
-	most := maxPage
-	if g.sel.bytes >= 0 {
-		most = int(min(g.sel.bytes, maxPage))
+	out, done, err := g.page(ctx)
+	if err != nil {
+		return nil, g.t.explain(err)
 	}
-	out, done, err := g.page(ctx, most)
-	if err != nil || done || g.wait == 0 || uint64(g.sel.from) > out.GetTail() || len(out.GetBatches())+len(out.GetRecords()) > 0 {
-		return out, err
+	if done || g.wait == 0 || len(out.GetBatches())+len(out.GetRecords()) > 0 {
+		return out, nil
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, g.wait)
 	defer cancel()
 	if err := g.reader.Wait(waitCtx, g.sel.from); err != nil {
-		return nil, err
+		return nil, g.t.explain(err)
 	}
-	out, _, err = g.page(ctx, most)
-	return out, err
-}
-
-const (
-	heartbeatDefault = 5 * time.Second
-	heartbeatLeast   = time.Second
-	heartbeatMost    = time.Minute
-)
-
-func (s *streams) ReadSession(ctx context.Context, r *varvev1.ReadSessionRequest, out *connect.ServerStream[varvev1.ReadSessionResponse]) error {
-	info, _ := connect.CallInfoForHandlerContext(ctx)
-	beat := heartbeatDefault
-	if h := r.GetHeartbeat(); h != nil {
-		if beat = h.AsDuration(); h.CheckValid() != nil || beat < heartbeatLeast || beat > heartbeatMost {
-			return meta.Invalidf("heartbeat is %v: want %v to %v", beat, heartbeatLeast, heartbeatMost)
-		}
-	}
-	if r.GetRead() == nil {
-		return meta.Invalidf("a reading session must say what to read")
-	}
-	g, err := s.open(ctx, info.RequestHeader(), r.GetRead())
-	if err != nil {
-		return err
-	}
-	defer g.reader.Close()
-	send := func(m *varvev1.ReadSessionResponse) error {
-		s.bound(ctx)
-		return out.Send(m)
-	}
-	return g.session(ctx, beat, send)
-}
-
-// session sends pages until a limit, the tail, or the client's end. The first
-// answer leaves at once.
-func (g *reading) session(ctx context.Context, beat time.Duration, send func(*varvev1.ReadSessionResponse) error) error {
-	quiet := time.Duration(0) // at the tail so far
-	for first := true; ; first = false {
-		before := g.sel.from
-		page, done, err := g.page(ctx, pageBytes)
-		if err != nil {
-			return err
-		}
-		moved := g.sel.from != before
-		if first || moved || done {
-			if err := send(&varvev1.ReadSessionResponse{Page: page}); err != nil {
-				return err
-			}
-		}
-		switch {
-		case done:
-			return nil
-		case moved:
-			quiet = 0
-			continue
-		case !g.follow && quiet >= g.wait:
-			return nil
-		}
-		pause := beat
-		if !g.follow {
-			pause = min(beat, g.wait-quiet)
-		}
-		start := time.Now()
-		waitCtx, cancel := context.WithTimeout(ctx, pause)
-		err = g.reader.Wait(waitCtx, g.sel.from)
-		late := waitCtx.Err() != nil
-		cancel()
-		if err != nil {
-			return err
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if g.s.drain.Err() != nil {
-			return errStopping
-		}
-		quiet += time.Since(start)
-		if late && pause == beat {
-			page.Batches, page.Records = nil, nil
-			if err := send(&varvev1.ReadSessionResponse{Page: page, Heartbeat: true}); err != nil {
-				return err
-			}
-		}
-	}
+	out, _, err = g.page(ctx)
+	return out, g.t.explain(err)
 }

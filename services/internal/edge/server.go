@@ -2,8 +2,10 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"time"
 
 	"connectrpc.com/connect"
@@ -25,12 +27,13 @@ const (
 	MaxInFlight = 32
 	// maxMessage bounds a request: a batch in base64, and what is around it.
 	maxMessage = 6 << 20
-	// writeTimeout is how long a client may take to accept one page.
-	writeTimeout = 60 * time.Second
-	// pageBytes is about how many bytes one page of a session holds.
+	// pageBytes is about how many stored bytes one page holds. A page that is larger
+	// holds one batch (or, decoded, one record); so most fit the 4 MiB that gRPC
+	// clients take unless they are told otherwise.
 	pageBytes = 1 << 20
-	// maxPage bounds what one unary read holds.
-	maxPage = 4 << 20
+	// decodedBytes is about how many bytes of records a page holds once decoded, what
+	// each costs by itself included.
+	decodedBytes = 2 << 20
 )
 
 // Options say what the edge stands in front of. Broker and Catalog are required.
@@ -41,7 +44,9 @@ type Options struct {
 	Logger     *slog.Logger
 	Registry   *prometheus.Registry // where /metrics comes from, and where the edge's own go; nil: none
 	Throttle   time.Duration        // longest wait for room in the log when the caller has no deadline; default 30 s
-	Write      time.Duration        // longest time a client may take to accept one page; default 60 s
+	Write      time.Duration        // longest time a client may take to accept an answer, or a page; default 60 s
+	Upload     time.Duration        // longest time a request may take to arrive; default 60 s
+	Arriving   int64                // bytes that all requests may hold while they arrive; default 256 MiB
 	Now        func() time.Time
 }
 
@@ -55,6 +60,8 @@ type Server struct {
 	begin  context.CancelFunc
 	calls  *prometheus.HistogramVec
 	failed *prometheus.CounterVec
+
+	arriving gauge // bytes of requests that are arriving
 }
 
 // New makes a server.
@@ -69,7 +76,13 @@ func New(o Options) *Server {
 		o.Throttle = 30 * time.Second
 	}
 	if o.Write <= 0 {
-		o.Write = writeTimeout
+		o.Write = time.Minute
+	}
+	if o.Upload <= 0 {
+		o.Upload = time.Minute
+	}
+	if o.Arriving <= 0 {
+		o.Arriving = 256 << 20
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -95,16 +108,15 @@ var services = []string{
 
 // Handler serves everything on one port.
 func (s *Server) Handler() http.Handler {
-	options := []connect.HandlerOption{
-		connect.WithReadMaxBytes(maxMessage),
+	options := append(codecs(),
 		// Batches are compressed once, by their producer.
 		connect.WithCompression("gzip", nil, nil),
 		connect.WithInterceptors(&watcher{s}),
 		connect.WithRecover(func(_ context.Context, spec connect.Spec, _ http.Header, p any) error {
-			s.opts.Logger.Error("a handler panicked", "procedure", spec.Procedure, "panic", p)
-			return connect.NewError(connect.CodeInternal, errPanic)
+			s.opts.Logger.Error("a handler panicked", "procedure", spec.Procedure, "panic", p, "stack", string(debug.Stack()))
+			return errPanic
 		}),
-	}
+	)
 	mux := http.NewServeMux()
 	mount := func(path string, h http.Handler) { mux.Handle(path, h) }
 	mount(varvev1connect.NewStreamServiceHandler(&streams{Server: s}, options...))
@@ -114,9 +126,15 @@ func (s *Server) Handler() http.Handler {
 	reflector := grpcreflect.NewStaticReflector(services...)
 	mount(grpcreflect.NewHandlerV1(reflector, options...))
 	mount(grpcreflect.NewHandlerV1Alpha(reflector, options...))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if s.drain.Err() != nil {
+			http.Error(w, "stopping", http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write([]byte("ok\n"))
+	})
 	mux.Handle("GET /metrics", s.Metrics())
-	return withController(mux)
+	return s.guard(mux)
 }
 
 // Metrics serves the registry in Prometheus's text format.
@@ -127,7 +145,8 @@ func (s *Server) Metrics() http.Handler {
 	return promhttp.HandlerFor(s.opts.Registry, promhttp.HandlerOpts{})
 }
 
-var errPanic = meta.Errorf(meta.ErrUnknown, "a defect in the server; its log has more")
+// errPanic is of no kind, and so an internal error.
+var errPanic = errors.New("a defect in the server; its log has more")
 
 // Drain makes the health check say "not serving" and refuses new work, so that
 // clients go elsewhere while what is under way is finished.
@@ -135,22 +154,12 @@ func (s *Server) Drain() {
 	for _, name := range append(services, "") {
 		s.health.SetStatus(name, grpchealth.StatusNotServing)
 	}
+	s.begin() // before the broker's readers wake, so that they see why
 	s.broker.Drain()
-	s.begin()
 }
 
 // errStopping ends sessions when the server stops.
 var errStopping = meta.Errorf(meta.ErrUnavailable, "the server is stopping: connect again, it or another one will answer")
-
-// untilDrain makes a session's receiving end when the server begins to stop; what
-// it has received is still answered.
-func (s *Server) untilDrain(ctx context.Context) (stop func() bool) {
-	c, ok := ctx.Value(controllerKey{}).(*http.ResponseController)
-	if !ok {
-		return func() bool { return true }
-	}
-	return context.AfterFunc(s.drain, func() { _ = c.SetReadDeadline(time.Now()) })
-}
 
 // HTTP is an HTTP server for the handler: HTTP/1.1 and HTTP/2 without TLS, tuned
 // so that one stalled session can't block the others of its connection.
@@ -169,63 +178,10 @@ func HTTP(h http.Handler, logger *slog.Logger) *http.Server {
 			MaxConcurrentStreams:          1000,
 			MaxReadFrameSize:              256 << 10,
 			MaxReceiveBufferPerStream:     4 << 20,
-			MaxReceiveBufferPerConnection: 64 << 20,
+			MaxReceiveBufferPerConnection: 16 << 20,
 			SendPingTimeout:               15 * time.Second,
 			PingTimeout:                   15 * time.Second,
+			WriteByteTimeout:              time.Minute,
 		},
-	}
-}
-
-type controllerKey struct{}
-
-// withController lets handlers bound their writes.
-func withController(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := context.WithValue(r.Context(), controllerKey{}, http.NewResponseController(w))
-		h.ServeHTTP(w, r.WithContext(ctx))
-	})
-}
-
-// bound gives the client some time to accept the next message.
-func (s *Server) bound(ctx context.Context) {
-	if c, ok := ctx.Value(controllerKey{}).(*http.ResponseController); ok {
-		_ = c.SetWriteDeadline(time.Now().Add(s.opts.Write)) // a transport without deadlines has none
-	}
-}
-
-// watcher measures calls.
-type watcher struct{ s *Server }
-
-func (w *watcher) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
-		start := time.Now()
-		out, err := next(ctx, r)
-		err = wire(err)
-		w.done(r.Spec().Procedure, start, err)
-		return out, err
-	}
-}
-
-func (w *watcher) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return next
-}
-
-func (w *watcher) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return func(ctx context.Context, c connect.StreamingHandlerConn) error {
-		start := time.Now()
-		err := wire(next(ctx, c))
-		w.done(c.Spec().Procedure, start, err)
-		return err
-	}
-}
-
-func (w *watcher) done(procedure string, start time.Time, err error) {
-	w.s.calls.WithLabelValues(procedure).Observe(time.Since(start).Seconds())
-	if err != nil {
-		code := connect.CodeOf(err)
-		w.s.failed.WithLabelValues(procedure, code.String()).Inc()
-		if code == connect.CodeInternal || code == connect.CodeDataLoss {
-			w.s.opts.Logger.Error("a call failed", "procedure", procedure, "error", err)
-		}
 	}
 }

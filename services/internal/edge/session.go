@@ -13,6 +13,8 @@ import (
 	"github.com/varve-io/varve/services/internal/broker"
 )
 
+type appendStream = connect.BidiStream[varvev1.AppendSessionRequest, varvev1.AppendSessionResponse]
+
 // slot is one request of a session that waits for its answer.
 type slot struct {
 	ready  chan struct{} // closed once answer is there
@@ -20,13 +22,14 @@ type slot struct {
 }
 
 // AppendSession takes batches in order and answers each in order. One goroutine
-// (this one) receives, another sends; between them lies a queue of as many slots
-// as may be in flight, and the receiver stops when it is full.
+// (this one) receives, another sends. A permit is taken before a request is read
+// and given back when its answer has left, so that no more than MaxInFlight wait.
 //
-//	receive -> check -> slot queued -> broker.Append -> (answer fills the slot)
-//	                        |
-//	                        +--> send: waits for the oldest slot, then sends it
-func (s *streams) AppendSession(ctx context.Context, stream *connect.BidiStream[varvev1.AppendSessionRequest, varvev1.AppendSessionResponse]) error {
+//	permit -> receive -> check -> slot queued -> broker.Append -> (answer fills the slot)
+//	   ^                              |
+//	   |                              +--> send: waits for the oldest slot, sends it --+
+//	   +-------------------------------------------------------------------------------+
+func (s *streams) AppendSession(ctx context.Context, stream *appendStream) error {
 	first, err := stream.Receive()
 	if errors.Is(err, io.EOF) {
 		return meta.Invalidf("the session ended before it was opened")
@@ -40,40 +43,44 @@ func (s *streams) AppendSession(ctx context.Context, stream *connect.BidiStream[
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	w.slots = make(chan *slot, MaxInFlight)
+	w.slots, w.permits = make(chan *slot, MaxInFlight), make(chan struct{}, MaxInFlight)
 	var sender sync.WaitGroup
 	sender.Go(func() {
 		if err := w.send(ctx, stream); err != nil {
 			cancel(err)
+			_ = callOf(ctx).control.SetReadDeadline(past) // the receiver may be waiting for the client
 		}
 	})
-	stop := s.untilDrain(ctx)
 	err = w.receive(ctx, stream)
-	if !stop() && err != nil {
-		err = errStopping
-	}
 	close(w.slots)
 	sender.Wait()
-	if cause := context.Cause(ctx); err == nil && cause != nil {
-		err = cause
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause // what ended the sender says more than what the receiver saw of it
 	}
-	return err
+	if err != nil {
+		return &unanswered{err}
+	}
+	return nil
 }
 
 // writer is the state of one appending session.
 type writer struct {
-	s     *streams
-	t     target
-	id    meta.ShardID
-	open  *varvev1.AppendSessionOpen
-	ask   broker.Append // what holds for every batch
-	slots chan *slot
+	s       *streams
+	t       target
+	id      meta.ShardID
+	ask     broker.Append // what holds for every batch
+	slots   chan *slot
+	permits chan struct{} // one for each request that is read and not answered
 }
 
-func (s *streams) openWriter(ctx context.Context, stream *connect.BidiStream[varvev1.AppendSessionRequest, varvev1.AppendSessionResponse], first *varvev1.AppendSessionRequest) (*writer, error) {
+func (s *streams) openWriter(ctx context.Context, stream *appendStream, first *varvev1.AppendSessionRequest) (*writer, error) {
 	open := first.GetOpen()
-	if open == nil || len(first.GetBatch()) > 0 {
+	if open == nil || len(first.GetBatch()) > 0 || first.ExpectedOffset != nil {
 		return nil, meta.Invalidf("a session's first request holds only \"open\"")
+	}
+	level, err := ack(open.GetAck())
+	if err != nil {
+		return nil, err
 	}
 	t, err := s.find(ctx, stream.RequestHeader(), VerbAppend, open.GetStream(), open.Incarnation)
 	if err != nil {
@@ -83,23 +90,26 @@ func (s *streams) openWriter(ctx context.Context, stream *connect.BidiStream[var
 	if err != nil {
 		return nil, err
 	}
-	level, err := ack(open.GetAck())
-	if err != nil {
-		return nil, err
-	}
 	lineage, err := s.broker.Lead(ctx, id)
 	if err != nil {
-		return nil, err
+		return nil, t.explain(err)
 	}
-	w := &writer{s: s, t: t, id: id, open: open, ask: broker.Append{Level: level, FenceToken: open.FenceToken}}
+	w := &writer{s: s, t: t, id: id, ask: broker.Append{Level: level, FenceToken: open.FenceToken}}
 	return w, stream.Send(&varvev1.AppendSessionResponse{Answer: &varvev1.AppendSessionResponse_Opened{Opened: &varvev1.AppendSessionOpened{
 		Incarnation: uint64(t.Incarnation), Lineage: uint64(lineage), Shards: t.Shards, MaxInFlight: MaxInFlight,
 	}}})
 }
 
 // receive hands on one batch after the other until the client has sent all it has.
-func (w *writer) receive(ctx context.Context, stream *connect.BidiStream[varvev1.AppendSessionRequest, varvev1.AppendSessionResponse]) error {
+func (w *writer) receive(ctx context.Context, stream *appendStream) error {
 	for {
+		select {
+		case w.permits <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-w.s.drain.Done():
+			return errStopping
+		}
 		r, err := stream.Receive()
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -111,11 +121,7 @@ func (w *writer) receive(ctx context.Context, stream *connect.BidiStream[varvev1
 			return meta.Invalidf("the session is open already: \"open\" stands in the first request only")
 		}
 		sl := &slot{ready: make(chan struct{})}
-		select {
-		case w.slots <- sl:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+		w.slots <- sl // never full: there are no more permits than room
 		w.hand(ctx, r, sl)
 	}
 }
@@ -124,7 +130,7 @@ func (w *writer) receive(ctx context.Context, stream *connect.BidiStream[varvev1
 func (w *writer) hand(ctx context.Context, r *varvev1.AppendSessionRequest, sl *slot) {
 	done := func(result broker.Result, err error) {
 		if err != nil {
-			sl.fail(err)
+			sl.fail(w.t.explain(err))
 			return
 		}
 		sl.fill(&varvev1.AppendSessionResponse{Answer: &varvev1.AppendSessionResponse_Result{Result: appendResponse(w.id, result)}})
@@ -139,7 +145,7 @@ func (w *writer) hand(ctx context.Context, r *varvev1.AppendSessionRequest, sl *
 	waitCtx, cancel := w.s.throttle(ctx)
 	defer cancel()
 	if err := w.s.broker.Append(waitCtx, w.id, a, done); err != nil {
-		sl.fail(err)
+		sl.fail(w.t.explain(err))
 	}
 }
 
@@ -155,17 +161,17 @@ func (sl *slot) fail(err error) {
 
 // send answers the slots in order. What is still unanswered when the client is
 // gone has an unknown outcome, as the contract says.
-func (w *writer) send(ctx context.Context, stream *connect.BidiStream[varvev1.AppendSessionRequest, varvev1.AppendSessionResponse]) error {
+func (w *writer) send(ctx context.Context, stream *appendStream) error {
 	for sl := range w.slots {
 		select {
 		case <-sl.ready:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		w.s.bound(ctx)
 		if err := stream.Send(sl.answer); err != nil {
 			return err
 		}
+		<-w.permits
 	}
 	return nil
 }

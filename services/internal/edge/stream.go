@@ -2,6 +2,8 @@ package edge
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -24,6 +26,18 @@ type target struct {
 	addressed bool // the caller named the incarnation
 }
 
+// explain adds to the end of a stream which one it was.
+func (t target) explain(err error) error {
+	if err == nil || !errors.Is(err, meta.ErrDeleted) {
+		return err
+	}
+	var already *deletedError
+	if errors.As(err, &already) {
+		return err
+	}
+	return &deletedError{stream: t.Name, asked: t.Incarnation, err: err}
+}
+
 // find checks name and access, and finds the stream; where its namespace allows
 // it, one that does not exist is created.
 func (s *Server) find(ctx context.Context, header http.Header, verb Verb, name string, incarnation *uint64) (target, error) {
@@ -34,18 +48,40 @@ func (s *Server) find(ctx context.Context, header http.Header, verb Verb, name s
 	if err := s.allow(ctx, header, verb, n); err != nil {
 		return target{}, err
 	}
-	var want meta.Incarnation
-	if incarnation != nil {
-		if want = meta.Incarnation(*incarnation); want == 0 {
-			return target{}, meta.Invalidf("incarnation 0 names nothing: leave it out to mean whichever has the name")
-		}
+	want, err := addressed(incarnation)
+	if err != nil {
+		return target{}, err
 	}
+	return s.resolve(ctx, verb, n, want)
+}
+
+// addressed is the incarnation that a request names; 0 when it names none.
+func addressed(incarnation *uint64) (meta.Incarnation, error) {
+	if incarnation == nil {
+		return 0, nil
+	}
+	if *incarnation == 0 {
+		return 0, meta.Invalidf("incarnation 0 names nothing: leave it out to mean whichever has the name")
+	}
+	return meta.Incarnation(*incarnation), nil
+}
+
+// resolve finds a stream for a caller that was let in.
+func (s *Server) resolve(ctx context.Context, verb Verb, n meta.StreamName, want meta.Incarnation) (target, error) {
 	var st broker.Stream
+	var err error
 	switch verb {
 	case VerbAppend, VerbRead:
 		st, err = s.broker.FindOrCreate(ctx, n, want, verb == VerbRead)
 	default:
 		st, err = s.broker.Stream(ctx, n, want)
+	}
+	if err != nil && want != 0 && errors.Is(err, meta.ErrDeleted) {
+		gone := &deletedError{stream: n, asked: want, err: err}
+		if now, err := s.broker.Stream(ctx, n, 0); err == nil {
+			gone.current = now.Incarnation
+		}
+		err = gone
 	}
 	return target{st, want != 0}, err
 }
@@ -85,20 +121,21 @@ func (s *Server) throttle(ctx context.Context) (context.Context, context.CancelF
 
 func (s *streams) Append(ctx context.Context, r *varvev1.AppendRequest) (*varvev1.AppendResponse, error) {
 	info, _ := connect.CallInfoForHandlerContext(ctx)
-	for attempt := 0; ; attempt++ {
-		t, err := s.find(ctx, info.RequestHeader(), VerbAppend, r.GetStream(), r.Incarnation)
-		if err != nil {
+	t, err := s.find(ctx, info.RequestHeader(), VerbAppend, r.GetStream(), r.Incarnation)
+	if err != nil {
+		return nil, err
+	}
+	out, err := s.appendTo(ctx, t, r)
+	if err != nil && !t.addressed && isGone(err) {
+		// A caller that addressed the name means whichever stream has it: the one we
+		// knew is gone and nothing was applied, so look again, once.
+		s.broker.Forget(t.Name)
+		if t, err = s.resolve(ctx, VerbAppend, t.Name, 0); err != nil {
 			return nil, err
 		}
-		out, err := s.appendTo(ctx, t, r)
-		// A caller that addressed the name means whichever stream has it: if the one
-		// we knew is gone and nothing was applied, look again, once.
-		if err != nil && attempt == 0 && !t.addressed && isGone(err) {
-			s.broker.Forget(t.Name)
-			continue
-		}
-		return out, err
+		out, err = s.appendTo(ctx, t, r)
 	}
+	return out, t.explain(err)
 }
 
 // isGone reports whether an incarnation is deleted and the request left no trace.
@@ -206,34 +243,37 @@ func (s *streams) choose(t target, r *varvev1.AppendRequest) (meta.ShardID, erro
 	if r.Batch != nil {
 		return meta.ShardID{}, meta.Invalidf("stream %s has %d shards: a batch must say which one it is for", t.Name, t.Shards)
 	}
-	var chosen uint32
+	chosen, by := uint32(0), -1 // by: the record whose key chose
 	for i, rec := range r.GetRecords() {
-		n := uint32(uint64(s.opts.Now().UnixNano()) % uint64(t.Shards))
-		if rec.Key != nil {
-			n = batch.ShardOf(rec.GetKey(), int(t.Shards))
+		if rec.Key == nil {
+			continue
 		}
-		switch {
-		case i == 0:
-			chosen = n
-		case rec.Key == nil && r.GetRecords()[0].Key == nil:
-		case n != chosen:
-			return meta.ShardID{}, meta.Invalidf("record %d belongs to shard %d, the first one to shard %d: an append goes to one shard", i, n, chosen)
+		n := batch.ShardOf(rec.GetKey(), int(t.Shards))
+		if by >= 0 && n != chosen {
+			return meta.ShardID{}, meta.Invalidf("record %d belongs to shard %d, record %d to shard %d: an append goes to one shard", i, n, by, chosen)
 		}
+		if by < 0 {
+			chosen, by = n, i
+		}
+	}
+	if by < 0 {
+		chosen = rand.Uint32N(t.Shards)
 	}
 	return t.shard(chosen)
 }
 
 func (s *streams) CheckTail(ctx context.Context, r *varvev1.CheckTailRequest) (*varvev1.CheckTailResponse, error) {
-	id, err := s.locate(ctx, VerbRead, r.GetStream(), r.Incarnation, r.GetShard())
+	t, id, err := s.locate(ctx, VerbRead, r.GetStream(), r.Incarnation, r.GetShard())
 	if err != nil {
 		return nil, err
 	}
 	e, err := s.broker.CheckTail(ctx, id)
 	if err != nil {
-		return nil, err
+		return nil, t.explain(err)
 	}
 	out := &varvev1.CheckTailResponse{
-		StartOffset: uint64(e.Start), Tail: uint64(e.Tail), Incarnation: uint64(id.Incarnation), Lineage: uint64(e.Lineage), Shard: id.Shard,
+		StartOffset: uint64(e.Start), Tail: uint64(e.Tail), Incarnation: uint64(id.Incarnation), Lineage: uint64(e.Lineage),
+		Shard: id.Shard, Shards: t.Shards,
 	}
 	if e.LastTime > 0 && e.Tail > 0 {
 		out.LastAppendTime = stamp(e.LastTime)
@@ -242,7 +282,7 @@ func (s *streams) CheckTail(ctx context.Context, r *varvev1.CheckTailRequest) (*
 }
 
 func (s *streams) Trim(ctx context.Context, r *varvev1.TrimRequest) (*varvev1.TrimResponse, error) {
-	id, err := s.locate(ctx, VerbWrite, r.GetStream(), r.Incarnation, r.GetShard())
+	t, id, err := s.locate(ctx, VerbWrite, r.GetStream(), r.Incarnation, r.GetShard())
 	if err != nil {
 		return nil, err
 	}
@@ -252,31 +292,32 @@ func (s *streams) Trim(ctx context.Context, r *varvev1.TrimRequest) (*varvev1.Tr
 	}
 	e, err := s.broker.Trim(ctx, id, before)
 	if err != nil {
-		return nil, err
+		return nil, t.explain(err)
 	}
 	return &varvev1.TrimResponse{StartOffset: uint64(e.Start), Tail: uint64(e.Tail), Incarnation: uint64(id.Incarnation), Lineage: uint64(e.Lineage)}, nil
 }
 
 func (s *streams) Fence(ctx context.Context, r *varvev1.FenceRequest) (*varvev1.FenceResponse, error) {
-	id, err := s.locate(ctx, VerbWrite, r.GetStream(), r.Incarnation, r.GetShard())
+	t, id, err := s.locate(ctx, VerbWrite, r.GetStream(), r.Incarnation, r.GetShard())
 	if err != nil {
 		return nil, err
 	}
 	e, err := s.broker.Fence(ctx, id, r.GetToken(), r.GetStrict())
 	if err != nil {
-		return nil, err
+		return nil, t.explain(err)
 	}
 	return &varvev1.FenceResponse{Tail: uint64(e.Tail), Incarnation: uint64(id.Incarnation), Lineage: uint64(e.Lineage)}, nil
 }
 
 // locate finds a shard that a request names.
-func (s *Server) locate(ctx context.Context, verb Verb, name string, incarnation *uint64, shard uint32) (meta.ShardID, error) {
+func (s *Server) locate(ctx context.Context, verb Verb, name string, incarnation *uint64, shard uint32) (target, meta.ShardID, error) {
 	info, _ := connect.CallInfoForHandlerContext(ctx)
 	t, err := s.find(ctx, info.RequestHeader(), verb, name, incarnation)
 	if err != nil {
-		return meta.ShardID{}, err
+		return t, meta.ShardID{}, err
 	}
-	return t.shard(shard)
+	id, err := t.shard(shard)
+	return t, id, err
 }
 
 func offset(o *uint64) *meta.Offset {

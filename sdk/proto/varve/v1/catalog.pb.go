@@ -107,9 +107,7 @@ type NamespaceSettings struct {
 	// 0: one.
 	DefaultShards *uint32 `protobuf:"varint,3,opt,name=default_shards,json=defaultShards,proto3,oneof" json:"default_shards,omitempty"`
 	// What streams have that say nothing else.
-	Streams *StreamSettings `protobuf:"bytes,4,opt,name=streams,proto3" json:"streams,omitempty"`
-	// Most streams. 0: no limit.
-	MaxStreams    *uint64 `protobuf:"varint,5,opt,name=max_streams,json=maxStreams,proto3,oneof" json:"max_streams,omitempty"`
+	Streams       *StreamSettings `protobuf:"bytes,4,opt,name=streams,proto3" json:"streams,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -170,13 +168,6 @@ func (x *NamespaceSettings) GetStreams() *StreamSettings {
 		return x.Streams
 	}
 	return nil
-}
-
-func (x *NamespaceSettings) GetMaxStreams() uint64 {
-	if x != nil && x.MaxStreams != nil {
-		return *x.MaxStreams
-	}
-	return 0
 }
 
 // A stream.
@@ -1448,18 +1439,15 @@ const file_varve_v1_catalog_proto_rawDesc = "" +
 	"\bsettings\x18\x02 \x01(\v2\x1b.varve.v1.NamespaceSettingsR\bsettings\x12;\n" +
 	"\vcreate_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12\x1a\n" +
-	"\brevision\x18\x04 \x01(\x04R\brevision\"\xbe\x02\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\"\x88\x02\n" +
 	"\x11NamespaceSettings\x12-\n" +
 	"\x10create_on_append\x18\x01 \x01(\bH\x00R\x0ecreateOnAppend\x88\x01\x01\x12)\n" +
 	"\x0ecreate_on_read\x18\x02 \x01(\bH\x01R\fcreateOnRead\x88\x01\x01\x12*\n" +
 	"\x0edefault_shards\x18\x03 \x01(\rH\x02R\rdefaultShards\x88\x01\x01\x122\n" +
-	"\astreams\x18\x04 \x01(\v2\x18.varve.v1.StreamSettingsR\astreams\x12$\n" +
-	"\vmax_streams\x18\x05 \x01(\x04H\x03R\n" +
-	"maxStreams\x88\x01\x01B\x13\n" +
+	"\astreams\x18\x04 \x01(\v2\x18.varve.v1.StreamSettingsR\astreamsB\x13\n" +
 	"\x11_create_on_appendB\x11\n" +
 	"\x0f_create_on_readB\x11\n" +
-	"\x0f_default_shardsB\x0e\n" +
-	"\f_max_streams\"\x9d\x02\n" +
+	"\x0f_default_shards\"\x9d\x02\n" +
 	"\x06Stream\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x16\n" +

@@ -1,0 +1,134 @@
+package edge
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/varve-io/varve/meta"
+	varvev1 "github.com/varve-io/varve/sdk/proto/varve/v1"
+)
+
+// call is what is kept of a request while it is served.
+type call struct {
+	s       *Server
+	control *http.ResponseController
+	body    *body
+	cut     *time.Timer // ends a client that does not take the answer; nil before there is one
+}
+
+type callKey struct{}
+
+func callOf(ctx context.Context) *call {
+	c, _ := ctx.Value(callKey{}).(*call)
+	return c
+}
+
+// answer gives the client some time to take what is sent from now on.
+func (c *call) answer() {
+	if c.cut == nil {
+		c.cut = time.AfterFunc(c.s.opts.Write, func() { _ = c.control.SetWriteDeadline(past) })
+		return
+	}
+	c.cut.Reset(c.s.opts.Write)
+}
+
+// past is a deadline that has expired. Deadlines are set only once it is too late:
+// HTTP/2 ends a stream at its deadline even while nothing is being written.
+var past = time.Unix(1, 0)
+
+// procedures are the paths of our calls; true for those of one request message.
+func procedures() map[string]bool {
+	out := map[string]bool{}
+	for _, f := range []protoreflect.FileDescriptor{
+		varvev1.File_varve_v1_stream_proto, varvev1.File_varve_v1_catalog_proto, varvev1.File_varve_v1_cluster_proto,
+	} {
+		for i := range f.Services().Len() {
+			s := f.Services().Get(i)
+			for j := range s.Methods().Len() {
+				m := s.Methods().Get(j)
+				out[fmt.Sprintf("/%s/%s", s.FullName(), m.Name())] = !m.IsStreamingClient()
+			}
+		}
+	}
+	return out
+}
+
+// guard stands before everything: it bounds what a request may cost, and answers
+// what connect would refuse without saying why.
+func (s *Server) guard(next http.Handler) http.Handler {
+	calls := procedures()
+	answer := connect.NewErrorWriter(codecs()...)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		single, ours := calls[r.URL.Path]
+		if ours {
+			if status, why := misdirected(r, answer, single); status != 0 {
+				http.Error(w, why, status)
+				return
+			}
+			if err := headers(r.Header); err != nil {
+				_ = answer.Write(w, r, wire(err))
+				return
+			}
+		}
+		c := &call{s: s, control: http.NewResponseController(w)}
+		c.body = &body{src: r.Body, s: s, enveloped: enveloped(r.Header), single: ours && single}
+		c.body.late = time.AfterFunc(s.opts.Upload, func() { _ = c.control.SetReadDeadline(past) })
+		defer func() {
+			c.body.late.Stop()
+			c.body.release()
+			if c.cut != nil {
+				c.cut.Stop()
+			}
+		}()
+		r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
+		r.Body = c.body
+		next.ServeHTTP(w, r)
+	})
+}
+
+// enveloped reports whether each message has its length in front.
+func enveloped(h http.Header) bool {
+	t := h.Get("Content-Type")
+	return strings.HasPrefix(t, "application/grpc") || strings.HasPrefix(t, "application/connect+")
+}
+
+// misdirected says what is wrong with a request that speaks no protocol of ours.
+func misdirected(r *http.Request, known *connect.ErrorWriter, single bool) (int, string) {
+	switch {
+	case r.Method != http.MethodPost:
+		return http.StatusMethodNotAllowed, "calls are sent with POST"
+	case !single && r.ProtoMajor < 2:
+		return http.StatusHTTPVersionNotSupported, "this call sends and receives at once: it needs HTTP/2"
+	case !known.IsSupported(r):
+		return http.StatusUnsupportedMediaType, fmt.Sprintf("content type %.100q is none of application/json, application/proto, application/connect+proto, application/connect+json, application/grpc and application/grpc-web", r.Header.Get("Content-Type"))
+	}
+	return 0, ""
+}
+
+// headers checks those that connect refuses by itself.
+func headers(h http.Header) error {
+	for _, name := range []string{"Content-Encoding", "Connect-Content-Encoding", "Grpc-Encoding"} {
+		if v := h.Get(name); v != "" && v != "identity" {
+			return meta.Invalidf("%s is %.100q: compressed requests are not taken, batches may be compressed inside", name, v)
+		}
+	}
+	if v := h.Get("Connect-Timeout-Ms"); v != "" {
+		if _, err := strconv.ParseUint(v, 10, 64); err != nil || len(v) > 10 {
+			return meta.Invalidf("Connect-Timeout-Ms is %.100q: want up to ten digits", v)
+		}
+	}
+	if v := h.Get("Grpc-Timeout"); v != "" {
+		digits := strings.TrimRight(v, "HMSmun")
+		if _, err := strconv.ParseUint(digits, 10, 64); err != nil || len(digits) > 8 || len(v) != len(digits)+1 {
+			return meta.Invalidf("Grpc-Timeout is %.100q: want up to eight digits and one of H M S m u n", v)
+		}
+	}
+	return nil
+}
