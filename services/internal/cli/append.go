@@ -74,7 +74,7 @@ func (f *appendFlags) run(cmd *cobra.Command, stream string) error {
 		if f.expected >= 0 {
 			return f.once(cmd, c, stream, records, o)
 		}
-		return f.pump(cmd.Context(), c.Producer(stream, o), records)
+		return f.pump(cmd, c.Producer(stream, o), records)
 	})
 }
 
@@ -116,47 +116,75 @@ func (f *appendFlags) template(cmd *cobra.Command) (r sdk.Record, err error) {
 	return r, nil
 }
 
+// closing is how long a stop by signal waits for what was read before it.
+const closing = 10 * time.Second
+
+// tally counts answers.
+type tally struct {
+	mu     sync.Mutex
+	stored uint64
+	err    error // the first; later ones are consequences
+}
+
 // pump appends every record, pipelined, and waits for all answers.
-func (f *appendFlags) pump(ctx context.Context, p *sdk.Producer, next func() (sdk.Record, error)) error {
-	var failure struct {
-		sync.Mutex
-		err error
-	}
-	ctx, stop := context.WithCancelCause(ctx)
+//
+// The input is read by a goroutine, since nothing ends a read of standard input:
+// after a signal it stays behind, and the process ends without it.
+func (f *appendFlags) pump(cmd *cobra.Command, p *sdk.Producer, next func() (sdk.Record, error)) error {
+	var t tally
+	ctx, stop := context.WithCancelCause(cmd.Context())
 	defer stop(nil)
 	done := func(_ sdk.Position, err error) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
 		if err == nil {
-			return
-		}
-		failure.Lock()
-		defer failure.Unlock()
-		if failure.err == nil {
-			failure.err = err // later ones are consequences
+			t.stored++
+		} else if t.err == nil {
+			t.err = err
 			stop(err)
 		}
 	}
-	var bad error
-	for bad == nil {
-		var r sdk.Record
-		if r, bad = next(); bad == nil {
-			bad = p.AppendAsync(ctx, r, done)
+	read := make(chan error, 1)
+	go func() {
+		var err error
+		for err == nil {
+			var r sdk.Record
+			if r, err = next(); err == nil {
+				err = p.AppendAsync(ctx, r, done)
+			}
 		}
+		read <- err
+	}()
+	var bad error
+	select {
+	case bad = <-read:
+	case <-ctx.Done():
+		bad = context.Cause(ctx)
 	}
 	if errors.Is(bad, io.EOF) {
 		bad = nil
 	}
-	// What was read is delivered even when the input turned bad. A signal or a
-	// failed record ends the wait.
-	err := p.Close(ctx)
-	failure.Lock()
-	defer failure.Unlock()
-	switch {
-	case failure.err != nil:
-		return failure.err
-	case bad != nil:
-		return bad
+	// What was read is delivered even when the input turned bad. A failed record
+	// ends the wait; a signal bounds it.
+	if signal := context.Cause(cmd.Context()); signal != nil {
+		wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+		defer cancel()
+		if err := p.Close(wait); err != nil {
+			return fmt.Errorf("%v, with records that are not acknowledged: %v", signal, err)
+		}
+		bad = signal
+	} else if err := p.Close(ctx); bad == nil {
+		bad = err
 	}
-	return err
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err != nil {
+		bad = t.err
+	}
+	if f.json && bad == nil {
+		return printJSON(cmd.OutOrStdout(), map[string]uint64{"records": t.stored})
+	}
+	return bad
 }
 
 // once appends all of the input as one batch, on a condition.

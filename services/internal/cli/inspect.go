@@ -124,7 +124,11 @@ func inspectSegment(cmd *cobra.Command, cfg *run.Config, name string) (*segment.
 	}
 	return segment.Inspect(readerAt(func(p []byte, at int64) (int, error) {
 		data, err := b.Get(cmd.Context(), name, at, int64(len(p)))
-		return copy(p, data), err
+		n := copy(p, data)
+		if err == nil && n < len(p) {
+			err = io.ErrUnexpectedEOF
+		}
+		return n, err
 	}), info.Size)
 }
 

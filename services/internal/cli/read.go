@@ -77,7 +77,7 @@ func (f *readFlags) run(cmd *cobra.Command, stream string) error {
 		return usage("--format %q is none of lines, json, raw", f.format)
 	}
 	return f.call(cmd, func(c *sdk.Client) error {
-		out := newFlusher(cmd.OutOrStdout(), f.follow)
+		out := newFlusher(cmd.OutOrStdout(), f.follow || f.wait > 0)
 		defer out.stop()
 		for r, err := range c.Read(cmd.Context(), stream, options...) {
 			if err != nil {

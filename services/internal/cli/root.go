@@ -37,6 +37,17 @@ func Root(in io.Reader, out, errs io.Writer) *cobra.Command {
 		Version:       Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			like := ""
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				like = fmt.Sprintf("; did you mean %q?", near[0])
+			}
+			return usage("varve has no command %q%s: see varve --help", args[0], like)
+		},
 	}
 	root.SetIn(in)
 	root.SetOut(out)
@@ -47,7 +58,23 @@ func Root(in io.Reader, out, errs io.Writer) *cobra.Command {
 		streamCommand(), appendCommand(), readCommand(), tailCommand(), trimCommand(), fenceCommand(),
 		namespaceCommand(), shardCommand(), walCommand(), segmentCommand(),
 	)
+	strict(root)
 	return root
+}
+
+// strict makes a wrong number of arguments a mistake in usage, like a wrong flag.
+func strict(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return usage("%s: %w; see %s --help", cmd.CommandPath(), err, cmd.CommandPath())
+			}
+			return nil
+		}
+	}
+	for _, c := range cmd.Commands() {
+		strict(c)
+	}
 }
 
 // load fills the flags that the command line left alone from the environment and

@@ -1,8 +1,8 @@
 package cli
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"github.com/varve-io/varve/meta"
 	"github.com/varve-io/varve/meta/catalog"
@@ -38,16 +39,18 @@ type node struct {
 
 	kv      *etcdkv.Store
 	catalog *catalog.Catalog
-	bucket  bucket.Bucket
+	gate    *gate // the bucket
 	store   *tiering.Store
 	group   *run.Group
 	broker  *broker.Broker
 	edge    *edge.Server
 	https   []*http.Server
+	stopped bool // the broker was closed
 }
 
 // serve runs a server until ctx ends (a graceful stop) or a part fails. ready is
-// called with the address once requests are answered.
+// called with the address once requests are answered. When it returns, nothing of
+// the server is left: no listener, lock or goroutine.
 func serve(ctx context.Context, cfg *run.Config, logger *slog.Logger, ready func(address string)) (err error) {
 	n := &node{cfg: cfg, logger: logger, registry: run.Registry()}
 	// The address is taken first: it is the cheapest thing to find taken.
@@ -62,18 +65,20 @@ func serve(ctx context.Context, cfg *run.Config, logger *slog.Logger, ready func
 		err = errors.Join(err, n.close())
 	}()
 	if err := n.open(ctx); err != nil {
-		return err
+		return cmp.Or(context.Cause(ctx), err) // a signal during the start is no failure
 	}
 	n.serve(listeners)
-	logger.Info("serving", "address", listeners[0].Addr().String(), "data", cfg.Data, "objects", n.bucket.Location())
+	logger.Info("serving", "address", listeners[0].Addr().String(), "data", cfg.Data, "objects", n.gate.Location())
 	ready(listeners[0].Addr().String())
 	select {
 	case <-ctx.Done():
 		logger.Info("stopping", "why", context.Cause(ctx).Error())
 		return n.drain()
 	case <-n.group.Context().Done():
+		n.edge.Drain()
 		return n.group.Wait()
 	case <-n.kv.Failed():
+		n.edge.Drain()
 		return meta.Errorf(meta.ErrPoisoned, "the catalog's storage in %s failed: %w", filepath.Join(cfg.Data, "catalog"), n.kv.Err())
 	}
 }
@@ -93,6 +98,13 @@ func (n *node) listen() ([]net.Listener, error) {
 			return nil, fmt.Errorf("listening on %s: %w", address, err)
 		}
 		list = append(list, l)
+		// A name may mean more than it says.
+		if a, ok := l.Addr().(*net.TCPAddr); ok && !n.cfg.Insecure && !a.IP.IsLoopback() {
+			for _, open := range list {
+				_ = open.Close()
+			}
+			return nil, &run.UsageError{Err: fmt.Errorf("%s means %s, which is reachable from other machines, and anyone there could read and write; say --insecure if that is what you want", address, a)}
+		}
 	}
 	return list, nil
 }
@@ -102,10 +114,10 @@ func (n *node) open(ctx context.Context) error {
 	if err := os.MkdirAll(n.cfg.Data, 0o700); err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
+	n.group = run.NewGroup(context.WithoutCancel(ctx))
 	if err := n.openCatalog(ctx); err != nil {
 		return err
 	}
-	n.group = run.NewGroup(context.WithoutCancel(ctx))
 	var mode wal.Mode
 	if n.cfg.Fsync == "periodic" {
 		mode = wal.Periodic
@@ -119,7 +131,7 @@ func (n *node) open(ctx context.Context) error {
 		Log: wal.Options{
 			FS: vfs.OS(), Dir: n.cfg.Data, Cluster: cluster.ID, Broker: meta.BrokerID(n.cfg.Broker),
 			Mode: mode, Interval: n.cfg.FsyncInterval, Budget: int64(n.cfg.WALBudget), FileSize: int64(n.cfg.WALFileSize),
-			BootID: wal.BootID(), WitnessDir: n.cfg.Runtime,
+			BootID: wal.BootID(), WitnessDir: runtimeDir(n.cfg),
 		},
 		Addresses:  []string{n.cfg.Listen},
 		Defaults:   catalog.StreamConfig{SegmentBytes: int64(n.cfg.SegmentSize), SegmentAge: n.cfg.SegmentAge},
@@ -134,8 +146,22 @@ func (n *node) open(ctx context.Context) error {
 	return nil
 }
 
-// openCatalog starts etcd, makes sure that the catalog, the bucket's prefix and
-// this data directory belong to one cluster, and claims the prefix.
+// runtimeDir is where the witness of a log in periodic mode lies: a directory that
+// a reboot empties. "" means none, and then such a log is believed only after a
+// clean stop.
+func runtimeDir(cfg *run.Config) string {
+	if cfg.Runtime != "" || cfg.Fsync != "periodic" {
+		return cfg.Runtime
+	}
+	for _, dir := range []string{os.Getenv("XDG_RUNTIME_DIR"), "/run"} {
+		if dir != "" && unix.Access(dir, unix.W_OK) == nil {
+			return dir
+		}
+	}
+	return ""
+}
+
+// openCatalog starts etcd, opens the bucket and joins the two.
 func (n *node) openCatalog(ctx context.Context) (err error) {
 	n.kv, err = etcdkv.Open(ctx, etcdkv.Options{
 		Dir: filepath.Join(n.cfg.Data, "catalog"), SegmentBytes: 2 << 20, Log: n.logger.With("part", "etcd"),
@@ -143,51 +169,12 @@ func (n *node) openCatalog(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if n.bucket, err = openBucket(ctx, n.cfg); err != nil {
-		return err
-	}
-	want := catalog.Cluster{Level: catalog.Level}
-	if _, err := rand.Read(want.ID[:]); err != nil {
-		return err
-	}
-	n.catalog, err = catalog.Open(ctx, n.kv, catalog.Options{})
-	switch {
-	case err == nil:
-		if want, err = n.catalog.Cluster(ctx); err != nil {
-			return err
-		}
-	case !errors.Is(err, meta.ErrNotFound):
-		return err
-	}
-	n.store, err = tiering.New(tiering.Options{
-		Bucket: n.bucket, Cluster: want.ID, CacheBytes: int64(n.cfg.CacheMemory), Grace: n.cfg.SweepGrace,
-		Events: n.storeEvents(),
-	})
+	b, err := openBucket(ctx, n.cfg)
 	if err != nil {
 		return err
 	}
-	if want.Generation == 0 {
-		// A new cluster. The catalog is written before the claim, so that a stop in
-		// between leaves nothing in the bucket that nobody knows.
-		if want.Generation, err = n.store.NextGeneration(ctx); err != nil {
-			return err
-		}
-		if want, err = catalog.Initialize(ctx, n.kv, want); err != nil {
-			return err
-		}
-	}
-	claimed, err := n.store.Claim(ctx, tiering.ClaimOptions{Level: want.Level})
-	if err != nil {
-		return fmt.Errorf("claiming %s: %w", n.bucket.Location(), err)
-	}
-	if claimed.Generation != want.Generation {
-		return meta.Errorf(meta.ErrForeign, "the claim on %s has generation %d, the catalog in %s has %d: this catalog and this bucket do not belong together",
-			n.bucket.Location(), claimed.Generation, n.cfg.Data, want.Generation)
-	}
-	if n.catalog == nil {
-		n.catalog, err = catalog.Open(ctx, n.kv, catalog.Options{})
-	}
-	return err
+	n.gate = &gate{Bucket: b}
+	return n.join(ctx)
 }
 
 func openBucket(ctx context.Context, cfg *run.Config) (bucket.Bucket, error) {
@@ -219,6 +206,7 @@ func (n *node) storeEvents() tiering.Events {
 			n.logger.Error("alarm: an object of the bucket is damaged or missing", "object", key, "error", err)
 		},
 		ClaimLost: func(err error) {
+			n.gate.open.Store(false)
 			n.logger.Error("alarm: this cluster no longer owns the bucket's prefix; nothing is archived or deleted any more", "error", err)
 		},
 		UnknownKey: func(key string) {
@@ -258,17 +246,22 @@ func (n *node) start(l net.Listener, h http.Handler) {
 }
 
 // drain stops in order: no new work, what is under way is answered, the parts end.
+// Clients may take half of the time; the rest is for the log.
 func (n *node) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.ShutdownTimeout)
 	defer cancel()
+	clients, cancelClients := context.WithTimeout(ctx, n.cfg.ShutdownTimeout/2)
+	defer cancelClients()
 	n.edge.Drain()
 	for _, s := range n.https {
-		if err := s.Shutdown(ctx); err != nil {
-			_ = s.Close() // clients that would not end in time are cut
+		if err := s.Shutdown(clients); err != nil {
+			n.logger.Warn("clients that would not end in time are cut")
+			_ = s.Close()
 		}
 	}
 	n.group.Stop()
 	err := n.group.Wait()
+	n.stopped = true
 	return errors.Join(err, n.broker.Close(ctx))
 }
 
@@ -279,6 +272,9 @@ func (n *node) close() error {
 	for _, s := range n.https {
 		_ = s.Close()
 	}
+	if n.broker != nil && !n.stopped {
+		n.broker.Kill()
+	}
 	if n.group != nil {
 		n.group.Stop()
 		_ = n.group.Wait() // its error has been returned by serve
@@ -286,8 +282,8 @@ func (n *node) close() error {
 	if n.store != nil {
 		_ = n.store.Close()
 	}
-	if n.bucket != nil {
-		_ = n.bucket.Close()
+	if n.gate != nil {
+		_ = n.gate.Close()
 	}
 	if n.kv != nil {
 		return n.kv.Close()

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/varve-io/varve/services/internal/run"
 )
@@ -72,5 +73,6 @@ func start(cmd *cobra.Command, cfg *run.Config, ready func(string)) error {
 	if err != nil {
 		return err
 	}
+	unix.Umask(0o077) // whatever a part makes below the data directory is private to the user
 	return serve(cmd.Context(), cfg, logger, ready)
 }
