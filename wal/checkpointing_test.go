@@ -13,7 +13,7 @@ import (
 	"github.com/varve-io/varve/wal/vfs"
 )
 
-// Row: W5. What nothing needs leaves; what is needed stays, whatever is
+// Rows: W5. What nothing needs leaves; what is needed stays, whatever is
 // checkpointed; a tiny tail pins no file.
 func TestW5_FilesAreRecycledWhenNothingNeedsThem(t *testing.T) {
 	r := open(t, testOptions(vfs.NewMem(1)))
@@ -85,7 +85,7 @@ func withheld(t *testing.T, twins Twins) error {
 		if err := r.checkpoint(); err == nil {
 			t.Fatalf("%s of %s failed, but not the checkpoint", at.kind, at.path)
 		}
-		if twins == (Twins{}) && r.log.Status().Used != used {
+		if twins == (Twins{}) && r.log.Status().Used < used {
 			return errors.New("files were recycled although the checkpoint failed")
 		}
 		for range 3 {

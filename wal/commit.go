@@ -26,7 +26,8 @@ func (c *section) capture(s *shard) {
 }
 
 // Checkpoint writes every shard's state and recycles the files that nothing needs
-// any more. First it copies small tails forward. capture calls yield for each
+// any more. First it goes on in the next file if the current one is spent, and
+// copies small tails forward. capture calls yield for each
 // shard that it has bound and not forgotten, with the state that is the fold of
 // every record appended for it so far; to make that exact, it holds whatever lock
 // it appends to that shard under. yield copies the state and never blocks; it
@@ -42,6 +43,14 @@ func (l *Log) Checkpoint(ctx context.Context, capture func(yield func(ShardNumbe
 		defer func() { <-l.checkpoint }()
 	case <-ctx.Done():
 		return ctx.Err()
+	}
+	if l.spent() {
+		if err := l.enqueue(&Write{turn: true}); err != nil {
+			return err
+		}
+		if err := l.barrier(ctx); err != nil {
+			return err
+		}
 	}
 	if err := l.copyForward(ctx); err != nil {
 		return err

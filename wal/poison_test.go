@@ -139,7 +139,7 @@ func TestE3_ATailThatCannotBeRewrittenRefuses(t *testing.T) {
 	}
 }
 
-// Row: E21. What was written is what is marked durable: while the sync of one group
+// Rows: E21. What was written is what is marked durable: while the sync of one group
 // is held, later ones wait, and nothing of them counts as synced.
 func TestE21_OnlyWhatWasSyncedCounts(t *testing.T) {
 	mem := vfs.NewMem(1)

@@ -176,7 +176,7 @@ func TestPeriodicModeSyncsEveryInterval(t *testing.T) {
 	})
 }
 
-// Ten thousand shards queued behind one sync cost one more.
+// A thousand shards queued behind one sync cost one more.
 func TestOneSyncForAllShards(t *testing.T) {
 	const shards = 1000
 	mem := vfs.NewMem(1)

@@ -42,6 +42,7 @@ type Write struct {
 	sibling *Write // next of the same shard in the batch
 	shard   *shard
 	cost    int64
+	turn    bool     // go on in the next file, if the current one is spent
 	mark    *mark    // a checkpoint begins: where replay will start
 	section *section // a capture instead of records
 	moves   []move   // a copier's relocations instead of records

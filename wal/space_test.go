@@ -88,8 +88,10 @@ func fullDisk(t *testing.T, opts Options, hogName string) {
 	_, end := r.log.Bounds(n)
 	r.log.Drop(n, end)
 	r.must(r.checkpoint())
-	for range 20 {
-		r.must(r.put(soon(t), n, 3000))
+	for i := range 20 {
+		if err := r.put(soon(t), n, 3000); err != nil {
+			t.Fatalf("round %d: %v: %+v", i, err, r.log.Status())
+		}
 		_, end := r.log.Bounds(n)
 		r.log.Drop(n, end)
 		r.must(r.checkpoint())
@@ -222,7 +224,7 @@ func TestAppendWithoutRoomIsRefused(t *testing.T) {
 	}
 }
 
-// Row: E10. A bare relative path works, and everything is private to the user.
+// Rows: E10. A bare relative path works, and everything is private to the user.
 func TestE10_RelativePathOnARealDisk(t *testing.T) {
 	t.Chdir(t.TempDir())
 	opts := testOptions(vfs.OS())
@@ -252,7 +254,7 @@ func TestE10_RelativePathOnARealDisk(t *testing.T) {
 	}
 }
 
-// Row: E9. A file of 8 GiB, and frames that claim much, cost no memory.
+// Rows: E9. A file of 8 GiB, and frames that claim much, cost no memory.
 func TestE9_SparseFilesAreBounded(t *testing.T) {
 	mem := vfs.NewMem(1)
 	r := open(t, testOptions(mem))

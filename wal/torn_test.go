@@ -302,7 +302,7 @@ func TestW3_RecycledFramesBehindATearAreNotAdopted(t *testing.T) {
 	}
 }
 
-// Row: E1. Junk behind the end is cut durably: what counts is the second reopening.
+// Rows: E1. Junk behind the end is cut durably: what counts is the second reopening.
 func TestE1_TornTailIsCutDurably(t *testing.T) {
 	for _, size := range []int{1, 100, 5000, 20000} {
 		mem := vfs.NewMem(1)

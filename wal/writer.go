@@ -144,6 +144,11 @@ func (w *writer) batch(head *Write) error {
 	w.arrange(head)
 	for _, wr := range w.order {
 		sync = sync || wr.Sync
+		if wr.turn && w.l.spent() {
+			if err := w.roll(); err != nil {
+				return err
+			}
+		}
 		if wr.mark != nil {
 			// The next group's place, or the start of a file that holds none yet.
 			wr.mark.replay = max(Position(frame.Align(uint64(w.end))), w.file.first())
@@ -466,6 +471,18 @@ func (w *writer) roll() error {
 	w.file, w.at = next, next.first()+frame.Block
 	w.l.rolled(next, w.at)
 	return nil
+}
+
+// spent says that the largest append would be refused now, while there is a next
+// file: a checkpoint then begins with that, so that the current one can be recycled.
+// Otherwise a log of few files, of which nothing is needed any more, would wait for
+// a write that it has no room to promise.
+func (l *Log) spent() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := &l.space
+	left := s.physical(s.slack) - s.queued - s.reserved - s.keptForCommands(s.slack) - s.keptForCopy(s.slack)
+	return left < s.slack+2*frame.Block && s.next != nil && s.at > s.current.first()+frame.Block
 }
 
 // following waits for the next file to be prepared.

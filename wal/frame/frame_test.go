@@ -171,7 +171,7 @@ func leSum(b []byte) []byte {
 	return []byte{byte(s), byte(s >> 8), byte(s >> 16), byte(s >> 24)}
 }
 
-// Row: E9. A length is bounded before anything is made of it.
+// Rows: E9. A length is bounded before anything is made of it.
 func TestE9_LengthsAreBounded(t *testing.T) {
 	b := sampleFrames()
 	copy(b, []byte{0xff, 0xff, 0xff, 0xff})
