@@ -21,15 +21,17 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := show(ctx, *data, *listen, *once); err != nil && ctx.Err() == nil {
+	if err := show(ctx, "bin", *data, *listen, *once); err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "tour:", err)
 		os.Exit(1)
 	}
 }
 
-func show(ctx context.Context, data, listen string, once bool) error {
+// show builds varve into bin and runs the tour on data and listen, in the module's
+// root.
+func show(ctx context.Context, bin, data, listen string, once bool) error {
 	fmt.Println("building varve")
-	binary, err := server.Build(ctx, "bin")
+	binary, err := server.Build(ctx, bin)
 	if err != nil {
 		return err
 	}

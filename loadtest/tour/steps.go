@@ -14,7 +14,11 @@ import (
 	"time"
 )
 
-const stream = "tour/log"
+const (
+	stream = "tour/log"
+	first  = "first\nsecond\nthird\n"
+	second = "live 1\nlive 2\n"
+)
 
 func (t *Tour) steps(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{t.create, t.appendAndRead, t.tail, t.tier, t.replay} {
@@ -32,15 +36,16 @@ func (t *Tour) create(ctx context.Context) error {
 	for _, quiet := range [][]string{{"namespace", "create", "tour"}, {"stream", "delete", stream, "--yes"}} {
 		_ = t.command(ctx, nil, io.Discard, quiet...).Run() // it is there already, or it is not there yet
 	}
-	return t.run(ctx, "", "stream", "create", stream)
+	_, err := t.run(ctx, "", "stream", "create", stream)
+	return err
 }
 
 func (t *Tour) appendAndRead(ctx context.Context) error {
 	say("Lines go in through a pipe and come back as they were.")
-	if err := t.run(ctx, "first\nsecond\nthird\n", "append", stream); err != nil {
+	if _, err := t.run(ctx, first, "append", stream); err != nil {
 		return err
 	}
-	return t.run(ctx, "", "read", stream, "--from", "start")
+	return t.expect(ctx, first)
 }
 
 // tail shows a process that follows the stream while another one appends.
@@ -53,13 +58,16 @@ func (t *Tour) tail(ctx context.Context) error {
 		return err
 	}
 	defer tailing.Process.Kill()
-	if err := t.run(ctx, "live 1\nlive 2\n", "append", stream); err != nil {
+	if _, err := t.run(ctx, second, "append", stream); err != nil {
 		return err
 	}
 	if err := tailing.Wait(); err != nil {
 		return fmt.Errorf("varve tail: %w: %s", err, tailing.Stderr)
 	}
 	fmt.Print(indent(seen.String()))
+	if seen.String() != second {
+		return fmt.Errorf("the tail is %q, but %q was appended", &seen, second)
+	}
 	return nil
 }
 
@@ -102,7 +110,16 @@ func (t *Tour) replay(ctx context.Context) error {
 	if err := t.start(ctx); err != nil {
 		return err
 	}
-	return t.run(ctx, "", "read", stream, "--from", "start")
+	return t.expect(ctx, first+second)
+}
+
+// expect reads the stream from its start, and fails unless it holds just that.
+func (t *Tour) expect(ctx context.Context, text string) error {
+	got, err := t.run(ctx, "", "read", stream, "--from", "start")
+	if err == nil && got != text {
+		err = fmt.Errorf("the stream holds %q, but %q was appended", got, text)
+	}
+	return err
 }
 
 func say(text string) { fmt.Printf("\n%s\n", text) }
@@ -111,8 +128,8 @@ func indent(text string) string {
 	return "  " + strings.ReplaceAll(strings.TrimSuffix(text, "\n"), "\n", "\n  ") + "\n"
 }
 
-// run shows a command and what it prints.
-func (t *Tour) run(ctx context.Context, stdin string, args ...string) error {
+// run shows a command and what it prints, and returns that.
+func (t *Tour) run(ctx context.Context, stdin string, args ...string) (string, error) {
 	shown := "$ bin/varve " + strings.Join(args, " ")
 	if stdin != "" {
 		shown = fmt.Sprintf("$ printf %q | bin/varve %s", stdin, strings.Join(args, " "))
@@ -121,12 +138,12 @@ func (t *Tour) run(ctx context.Context, stdin string, args ...string) error {
 	var out bytes.Buffer
 	command := t.command(ctx, strings.NewReader(stdin), &out, args...)
 	if err := command.Run(); err != nil {
-		return fmt.Errorf("varve %s: %w: %s", strings.Join(args, " "), err, command.Stderr)
+		return "", fmt.Errorf("varve %s: %w: %s", strings.Join(args, " "), err, command.Stderr)
 	}
 	if out.Len() > 0 {
 		fmt.Print(indent(out.String()))
 	}
-	return nil
+	return out.String(), nil
 }
 
 func (t *Tour) command(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) *exec.Cmd {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -24,5 +25,22 @@ func TestSegmentsAreTheToursOwn(t *testing.T) {
 	}
 	if found := segments(filepath.Join(objects, "missing")); len(found) != 0 {
 		t.Errorf("found %v in a directory that is not there", found)
+	}
+}
+
+// The whole tour, on the real binary: append, read, tail, tier, SIGKILL, replay.
+// It fails at the first command that prints anything but what went in.
+func TestTour(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, dir := l.Addr().String(), t.TempDir()
+	l.Close()
+	t.Chdir("../..")
+	for range 2 { // a second tour starts from what the first one left
+		if err := show(t.Context(), dir, filepath.Join(dir, "data"), address, true); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
