@@ -112,6 +112,10 @@ func (s *Store) Maintain(ctx context.Context) error {
 		if err := s.server.Defragment(); err != nil {
 			return meta.Errorf(meta.ErrUnavailable, "catalog: defragment: %w", err)
 		}
+		// The new data file has the old one's name in memory only.
+		if err := syncNames(s.opt.Dir, s.opt.syncDir); err != nil {
+			return err
+		}
 	}
 	if !alarmed || be.Size() > s.opt.ceiling()/20*19 {
 		return nil

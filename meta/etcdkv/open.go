@@ -96,13 +96,24 @@ func start(ctx context.Context, opt Options, f *failure) (running, error) {
 			}
 		}()
 		if opt.Network != nil {
-			m.server, m.stop, err = network(opt, logger(opt.Log, f))
+			if m.server, m.stop, err = network(opt, logger(opt.Log, f)); err != nil {
+				return
+			}
+			if err = syncNames(opt.Dir, opt.syncDir); err != nil {
+				m.stop()
+			}
 			return
 		}
-		if m.server, err = etcdserver.NewServer(serverConfig(opt, logger(opt.Log, f))); err == nil {
-			m.stop = m.server.HardStop
-			m.server.Start()
+		if m.server, err = etcdserver.NewServer(serverConfig(opt, logger(opt.Log, f))); err != nil {
+			return
 		}
+		// Before the data file holds anything that a log without a name would lack.
+		if err = syncNames(opt.Dir, opt.syncDir); err != nil {
+			m.server.Cleanup()
+			return
+		}
+		m.stop = m.server.HardStop
+		m.server.Start()
 	}()
 	select {
 	case <-made:
@@ -115,7 +126,7 @@ func start(ctx context.Context, opt Options, f *failure) (running, error) {
 		return running{}, damaged(opt.Dir, f.err)
 	}
 	var busy *net.OpError
-	if errors.As(err, &busy) {
+	if errors.As(err, &busy) || errors.Is(err, meta.ErrUnavailable) {
 		return running{}, meta.Errorf(meta.ErrUnavailable, "catalog in %s: %w", opt.Dir, err)
 	}
 	if err != nil {

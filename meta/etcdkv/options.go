@@ -37,6 +37,8 @@ type Options struct {
 	StartTimeout time.Duration
 	// Log takes etcd's own messages from warnings upward; nil drops them.
 	Log *slog.Logger
+
+	syncDir func(path string) error // tests watch it
 }
 
 func (o Options) withDefaults() Options {
@@ -49,6 +51,12 @@ func (o Options) withDefaults() Options {
 	set(&o.StartTimeout, time.Minute)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case o.NoSync:
+		o.syncDir = func(string) error { return nil }
+	case o.syncDir == nil:
+		o.syncDir = syncFolder
 	}
 	return o
 }
