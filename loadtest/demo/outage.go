@@ -49,7 +49,7 @@ func (s *Stage) outage(ctx context.Context) error {
 		defer lines.Close()
 		return feed.Run(load, lines, 0, 1<<40)
 	})
-	group.Go(func() error { probes.Run(load); return nil })
+	group.Go(func() error { return probes.Run(load) })
 	group.Go(func() error {
 		defer endLoad()
 		return s.stopStore(running, feed)
@@ -78,11 +78,16 @@ func (s *Stage) stopStore(ctx context.Context, feed *Feed) error {
 		if err := wait(100 * time.Millisecond); err != nil {
 			return err
 		}
-		if full == 0 && s.atBudget() {
+		reached, err := s.atBudget(ctx)
+		if err != nil {
+			return err
+		}
+		if full == 0 && reached {
 			full = time.Since(begin)
 		}
 	}
 	s.say("  %.0f MB were taken meanwhile; the log's budget was reached after %v", float64(feed.Bytes()-before)/1e6, full.Round(100*time.Millisecond))
+	s.table.Add("log at its budget in the outage", full > 0, full.Round(100*time.Millisecond).String(), "> 0s")
 	if err := s.store.Restart(ctx); err != nil {
 		return err
 	}
@@ -90,8 +95,13 @@ func (s *Stage) stopStore(ctx context.Context, feed *Feed) error {
 }
 
 // atBudget reports whether the log has so little room left that producers may be
-// slowed down: what is kept back for commands, one file and two checkpoints.
-func (s *Stage) atBudget() bool { return s.meter.last.Load() >= s.budget*3/4 }
+// slowed down. Four files are no room for them: one is kept back for commands and
+// one for copies forward, one is being written, and one is made ready to follow.
+func (s *Stage) atBudget(ctx context.Context) (bool, error) {
+	used, err := s.logUsed(ctx)
+	file := max(s.budget/16, 8<<20+64<<10) // at least the largest frame
+	return used >= s.budget-4*file, err
+}
 
 func (s *Stage) afterOutage(ctx context.Context, given int64, probes *Probes) error {
 	// What waits for the bucket is answered only when everything before it, too,
@@ -102,10 +112,15 @@ func (s *Stage) afterOutage(ctx context.Context, given int64, probes *Probes) er
 	_, err := s.streams.Append(patient, &varvev1.AppendRequest{
 		Stream: outageStream, Ack: varvev1.Ack_ACK_ARCHIVE, Records: []*varvev1.Record{{Value: []byte("the end")}},
 	})
-	s.table.Add("archiving caught up after the outage", err == nil, fmt.Sprintf("%.1f s", time.Since(begin).Seconds()), "all in a manifest")
+	took := time.Since(begin)
 	if err != nil {
-		s.say("  archiving: %v", err)
+		return fmt.Errorf("archive after the outage: %w", err)
 	}
+	archived, err := s.manifested(ctx, outageStream)
+	if err != nil {
+		return err
+	}
+	s.table.Add("archived after the outage", archived == given+1, fmt.Sprintf("%d lines, after %.1f s", archived, took.Seconds()), fmt.Sprint(given+1))
 	check := NewCheck(io.MultiReader(s.corpus.Text(0, given), strings.NewReader("the end\n")))
 	progress := report.NewProgress(s.out, "read", max(s.corpus.Position(given), 1))
 	err = s.varve(ctx, nil, tee{check, progress}, "read", outageStream, "--from", "start", "--format", "lines")
@@ -136,22 +151,40 @@ type Probes struct {
 }
 
 // Run probes until ctx ends.
-func (p *Probes) Run(ctx context.Context) {
+func (p *Probes) Run(ctx context.Context) error {
 	p.acknowledged, p.unknown = map[int64]string{}, map[string]bool{}
 	for n := 0; sleep(ctx, 100*time.Millisecond) == nil; n++ {
-		p.once(context.WithoutCancel(ctx), fmt.Sprintf("probe %d", n))
+		if err := p.once(context.WithoutCancel(ctx), fmt.Sprintf("probe %d", n)); err != nil {
+			return fmt.Errorf("probe: %w", err)
+		}
 	}
+	return nil
 }
 
-func (p *Probes) once(ctx context.Context, value string) {
-	ctx, cancel := context.WithTimeout(ctx, probeWait)
+// once makes one append; the error is only of the probe's own means.
+func (p *Probes) once(ctx context.Context, value string) error {
+	before, err := p.stage.atBudget(ctx)
+	if err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, probeWait)
 	defer cancel()
-	room, begin := !p.stage.atBudget(), time.Now()
-	answer, err := p.stage.streams.Append(ctx, &varvev1.AppendRequest{
+	begin := time.Now()
+	answer, failed := p.stage.streams.Append(wait, &varvev1.AppendRequest{
 		Stream: probeStream, Records: []*varvev1.Record{{Value: []byte(value)}},
 	})
 	took := time.Since(begin)
-	room = room && !p.stage.atBudget()
+	after, err := p.stage.atBudget(ctx)
+	if err != nil {
+		return err
+	}
+	p.note(value, answer, failed, took, !before && !after)
+	return nil
+}
+
+// note keeps what one probe met; room says whether the log had room before and
+// after it.
+func (p *Probes) note(value string, answer *varvev1.AppendResponse, err error, took time.Duration, room bool) {
 	if err == nil {
 		p.acknowledged[int64(answer.GetFirstOffset())] = value
 		if room {
