@@ -72,12 +72,17 @@ func Batch(p batch.Producer, values ...string) []byte {
 
 // Send appends a batch and waits for its answer.
 func (n *Node) Send(ctx context.Context, id meta.ShardID, a broker.Append) (broker.Result, error) {
+	return SendTo(ctx, n.Broker, id, a)
+}
+
+// SendTo is [Node.Send] for those who hold on to one process's broker.
+func SendTo(ctx context.Context, b *broker.Broker, id meta.ShardID, a broker.Append) (broker.Result, error) {
 	type outcome struct {
 		r   broker.Result
 		err error
 	}
 	done := make(chan outcome, 1)
-	if err := n.Broker.Append(ctx, id, a, func(r broker.Result, err error) { done <- outcome{r, err} }); err != nil {
+	if err := b.Append(ctx, id, a, func(r broker.Result, err error) { done <- outcome{r, err} }); err != nil {
 		return broker.Result{}, err
 	}
 	select {

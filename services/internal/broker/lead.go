@@ -227,6 +227,9 @@ func (s *shard) grant(ctx context.Context) (catalog.ShardRow, error) {
 					"shard", s.id.String(), "lineage", next.Lineage)
 			}
 		case noQuorum:
+			s.mu.Lock()
+			s.row = row // so that what the bucket has of its lineage can be read
+			s.mu.Unlock()
 			return row, s.noQuorum(row)
 		}
 		switch {

@@ -237,4 +237,3 @@ func TestD2_PeriodicModeAfterAPowerCutGoesOnInTheNextLineage(t *testing.T) {
 		t.Fatalf("row %+v, %v: want the next lineage", row, err)
 	}
 }
-
