@@ -221,8 +221,11 @@ func TestW2_CrashAtEveryStep(t *testing.T) {
 	t.Logf("%d crash points", len(points))
 	keeps := []vfs.CrashOptions{{}, {Data: vfs.KeepAll}, {Data: vfs.KeepAll, Names: vfs.KeepAll}, {Names: vfs.KeepAll},
 		{Data: vfs.KeepSectors, Names: vfs.KeepSectors}, {Data: vfs.KeepBytes, Names: vfs.KeepBytes}, {Data: vfs.KeepLast, Names: vfs.KeepLast}}
-	for _, p := range points {
+	for at, p := range points {
 		for i, k := range keeps {
+			if i > 3 && (at+i)%3 != 0 {
+				continue // what chance keeps: one of three kinds a point
+			}
 			if err := survive(t, h, p, p.disk.CrashClone(k), i < 3); err != nil {
 				t.Fatalf("keeping %+v: %v", k, err)
 			}
@@ -243,12 +246,12 @@ func TestW2_TornAtEveryByte(t *testing.T) {
 		}
 		// Every byte of the headers and frames of some writes, and a grid over all.
 		dense := int64(0)
-		if every++; every%5 == 1 && bytes <= 8<<10 {
+		if every++; every%7 == 1 && bytes <= 8<<10 {
 			dense = 400
 		}
 		for cut, step := int64(0), int64(1); cut <= bytes; cut += step {
 			if step = 1; cut >= dense {
-				step = 1021
+				step = 2039
 			}
 			disk := p.disk.CrashClone(vfs.CrashOptions{Data: vfs.KeepPrefix, Names: vfs.KeepPrefix, Prefix: max(cut, names)})
 			if cut >= names {
@@ -260,7 +263,7 @@ func TestW2_TornAtEveryByte(t *testing.T) {
 		}
 	}
 	t.Logf("%d cuts", opened)
-	if opened < 1000 {
+	if opened < 800 {
 		t.Fatalf("only %d cuts", opened)
 	}
 }
