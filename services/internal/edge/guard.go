@@ -3,7 +3,9 @@ package edge
 import (
 	"context"
 	"fmt"
+	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,9 +45,21 @@ func (c *call) answer() {
 // HTTP/2 ends a stream at its deadline even while nothing is being written.
 var past = time.Unix(1, 0)
 
-// procedures are the paths of our calls; true for those of one request message.
-func procedures() map[string]bool {
-	out := map[string]bool{}
+// shape is how a call's messages go.
+type shape struct {
+	single bool // one request message
+	types  []string
+}
+
+var (
+	grpcTypes   = []string{"application/grpc", "application/grpc+proto", "application/grpc+json", "application/grpc-web", "application/grpc-web+proto", "application/grpc-web+json"}
+	unaryTypes  = append([]string{"application/json", "application/proto"}, grpcTypes...)
+	streamTypes = append([]string{"application/connect+json", "application/connect+proto"}, grpcTypes...)
+)
+
+// procedures are our calls by their paths.
+func procedures() map[string]shape {
+	out := map[string]shape{}
 	for _, f := range []protoreflect.FileDescriptor{
 		varvev1.File_varve_v1_stream_proto, varvev1.File_varve_v1_catalog_proto, varvev1.File_varve_v1_cluster_proto,
 	} {
@@ -53,7 +67,11 @@ func procedures() map[string]bool {
 			s := f.Services().Get(i)
 			for j := range s.Methods().Len() {
 				m := s.Methods().Get(j)
-				out[fmt.Sprintf("/%s/%s", s.FullName(), m.Name())] = !m.IsStreamingClient()
+				sh := shape{!m.IsStreamingClient(), unaryTypes}
+				if m.IsStreamingClient() || m.IsStreamingServer() {
+					sh.types = streamTypes
+				}
+				out[fmt.Sprintf("/%s/%s", s.FullName(), m.Name())] = sh
 			}
 		}
 	}
@@ -66,9 +84,9 @@ func (s *Server) guard(next http.Handler) http.Handler {
 	calls := procedures()
 	answer := connect.NewErrorWriter(codecs()...)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		single, ours := calls[r.URL.Path]
+		sh, ours := calls[r.URL.Path]
 		if ours {
-			if status, why := misdirected(r, answer, single); status != 0 {
+			if status, why := misdirected(r, sh); status != 0 {
 				http.Error(w, why, status)
 				return
 			}
@@ -78,7 +96,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			}
 		}
 		c := &call{s: s, control: http.NewResponseController(w)}
-		c.body = &body{src: r.Body, s: s, enveloped: enveloped(r.Header), single: ours && single}
+		c.body = &body{src: r.Body, s: s, enveloped: enveloped(r.Header), single: ours && sh.single}
 		c.body.late = time.AfterFunc(s.opts.Upload, func() { _ = c.control.SetReadDeadline(past) })
 		defer func() {
 			c.body.late.Stop()
@@ -100,14 +118,16 @@ func enveloped(h http.Header) bool {
 }
 
 // misdirected says what is wrong with a request that speaks no protocol of ours.
-func misdirected(r *http.Request, known *connect.ErrorWriter, single bool) (int, string) {
+func misdirected(r *http.Request, sh shape) (int, string) {
+	given := r.Header.Get("Content-Type")
+	kind, _, err := mime.ParseMediaType(given)
 	switch {
 	case r.Method != http.MethodPost:
 		return http.StatusMethodNotAllowed, "calls are sent with POST"
-	case !single && r.ProtoMajor < 2:
+	case !sh.single && r.ProtoMajor < 2:
 		return http.StatusHTTPVersionNotSupported, "this call sends and receives at once: it needs HTTP/2"
-	case !known.IsSupported(r):
-		return http.StatusUnsupportedMediaType, fmt.Sprintf("content type %.100q is none of application/json, application/proto, application/connect+proto, application/connect+json, application/grpc and application/grpc-web", r.Header.Get("Content-Type"))
+	case err != nil || !slices.Contains(sh.types, kind):
+		return http.StatusUnsupportedMediaType, fmt.Sprintf("content type %.100q: this call takes %s", given, strings.Join(sh.types, ", "))
 	}
 	return 0, ""
 }

@@ -11,12 +11,14 @@ import (
 	"github.com/varve-io/varve/meta"
 	varvev1 "github.com/varve-io/varve/sdk/proto/varve/v1"
 	"github.com/varve-io/varve/services/internal/broker"
+	"github.com/varve-io/varve/services/internal/replica"
 )
 
 type appendStream = connect.BidiStream[varvev1.AppendSessionRequest, varvev1.AppendSessionResponse]
 
 // slot is one request of a session that waits for its answer.
 type slot struct {
+	once   sync.Once
 	ready  chan struct{} // closed once answer is there
 	answer *varvev1.AppendSessionResponse
 }
@@ -133,7 +135,11 @@ func (w *writer) hand(ctx context.Context, r *varvev1.AppendSessionRequest, sl *
 			sl.fail(w.t.explain(err))
 			return
 		}
-		sl.fill(&varvev1.AppendSessionResponse{Answer: &varvev1.AppendSessionResponse_Result{Result: appendResponse(w.id, result)}})
+		out := appendResponse(w.id, result)
+		if w.ask.Level == replica.None {
+			out = hint(w.id)
+		}
+		sl.fill(&varvev1.AppendSessionResponse{Answer: &varvev1.AppendSessionResponse_Result{Result: out}})
 	}
 	a := w.ask
 	a.ExpectedOffset = offset(r.ExpectedOffset)
@@ -146,12 +152,19 @@ func (w *writer) hand(ctx context.Context, r *varvev1.AppendSessionRequest, sl *
 	defer cancel()
 	if err := w.s.broker.Append(waitCtx, w.id, a, done); err != nil {
 		sl.fail(w.t.explain(err))
+		return
+	}
+	if a.Level == replica.None { // at once, unless it was refused
+		sl.fill(&varvev1.AppendSessionResponse{Answer: &varvev1.AppendSessionResponse_Result{Result: hint(w.id)}})
 	}
 }
 
+// fill answers the slot, once.
 func (sl *slot) fill(m *varvev1.AppendSessionResponse) {
-	sl.answer = m
-	close(sl.ready)
+	sl.once.Do(func() {
+		sl.answer = m
+		close(sl.ready)
+	})
 }
 
 func (sl *slot) fail(err error) {

@@ -176,7 +176,14 @@ func (s *streams) appendTo(ctx context.Context, t target, r *varvev1.AppendReque
 		return nil, err
 	}
 	if level == replica.None {
-		return &varvev1.AppendResponse{Incarnation: uint64(t.Incarnation), Shard: id.Shard}, nil
+		select {
+		case o := <-answered: // a refusal is there at once
+			if o.err != nil {
+				return nil, o.err
+			}
+		default:
+		}
+		return hint(id), nil
 	}
 	select {
 	case o := <-answered:
@@ -187,6 +194,11 @@ func (s *streams) appendTo(ctx context.Context, t target, r *varvev1.AppendReque
 	case <-ctx.Done():
 		return nil, meta.Errorf(meta.ErrUnknown, "the batch was handed on, and may be stored, but its answer did not come in time: %w", context.Cause(ctx))
 	}
+}
+
+// hint is the answer at level none: no offset is known yet.
+func hint(id meta.ShardID) *varvev1.AppendResponse {
+	return &varvev1.AppendResponse{Incarnation: uint64(id.Incarnation), Shard: id.Shard}
 }
 
 func appendResponse(id meta.ShardID, r broker.Result) *varvev1.AppendResponse {
