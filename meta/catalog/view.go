@@ -51,9 +51,9 @@ type View struct {
 	broker meta.BrokerID
 	opt    ViewOptions
 
-	rows    map[meta.ShardID]ShardRow
-	at      Revision // up to which everything was told
-	assign  Watch    // nil: a full read is due
+	rows    map[meta.ShardID]struct{} // what is assigned
+	at      Revision                  // up to which everything was told
+	assign  Watch                     // nil: a full read is due
 	stones  Watch
 	audit   *time.Timer
 	skipped bool // the twin's: was there a first full read
@@ -70,7 +70,7 @@ func (c *Catalog) View(broker meta.BrokerID, opt ViewOptions) *View {
 	if opt.Held == nil {
 		opt.Held = func() []meta.StreamName { return nil }
 	}
-	return &View{c: c, broker: broker, opt: opt, rows: make(map[meta.ShardID]ShardRow)}
+	return &View{c: c, broker: broker, opt: opt, rows: make(map[meta.ShardID]struct{})}
 }
 
 // Close ends the view's watches.
@@ -139,13 +139,13 @@ func (v *View) read(ctx context.Context) (Update, error) {
 		return Update{Revision: at, Full: true}, nil
 	}
 	u := Update{Revision: at, Full: true, Rewound: at < v.at}
-	rows := make(map[meta.ShardID]ShardRow, len(items))
+	rows := make(map[meta.ShardID]struct{}, len(items))
 	for _, kv := range items {
 		s, err := decodeShard(kv)
 		if err != nil {
 			return Update{}, err
 		}
-		rows[s.ID] = s
+		rows[s.ID] = struct{}{}
 		u.Assigned = append(u.Assigned, s)
 	}
 	names := v.opt.Held()
@@ -181,11 +181,18 @@ func (v *View) follow(ctx context.Context, at Revision) {
 
 // readStones reads the tombstones of names, as of a revision (0: now).
 func (v *View) readStones(ctx context.Context, names []meta.StreamName, at Revision) ([]meta.Tombstone, error) {
-	slices.SortFunc(names, meta.StreamName.Compare)
+	keys := make([]string, len(names))
+	for i, n := range names {
+		keys[i] = tombstoneKey(n)
+	}
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	if len(keys) > fewNames {
+		return v.joinStones(ctx, keys, at)
+	}
 	var stones []meta.Tombstone
-	for _, n := range slices.Compact(names) {
+	for _, key := range keys {
 		// A range that can hold only this name's key, as Range alone reads the past.
-		key := tombstoneKey(n)
 		p, err := v.c.kv.Range(ctx, RangeRequest{Prefix: key, Limit: 1, Revision: at})
 		if err != nil {
 			return nil, err
@@ -198,6 +205,41 @@ func (v *View) readStones(ctx context.Context, names []meta.StreamName, at Revis
 			return nil, err
 		}
 		stones = append(stones, t)
+	}
+	return stones, nil
+}
+
+// fewNames is up to how many names are asked for one by one.
+const fewNames = 16
+
+// joinStones walks names and tombstones side by side, so that a broker that holds
+// many streams asks once for each page of tombstones, not once for each name, and
+// skips pages without a name of its own. Keys are sorted.
+func (v *View) joinStones(ctx context.Context, keys []string, at Revision) (stones []meta.Tombstone, err error) {
+	after := ""
+	for len(keys) > 0 {
+		after = max(after, keys[0][:len(keys[0])-1]) // just before the next name's place
+		p, err := v.c.kv.Range(ctx, RangeRequest{Prefix: dirTombstones, After: after, Revision: at})
+		if err != nil {
+			return nil, err
+		}
+		for _, kv := range p.Items {
+			n, found := slices.BinarySearch(keys, kv.Key)
+			keys, after = keys[n:], kv.Key
+			if !found {
+				continue
+			}
+			t, err := decodeTombstone(kv)
+			if err != nil {
+				return nil, err
+			}
+			stones = append(stones, t)
+		}
+		if !p.More {
+			break
+		}
+		n, _ := slices.BinarySearch(keys, after)
+		keys = keys[n:]
 	}
 	return stones, nil
 }
@@ -236,7 +278,7 @@ func (v *View) applyRows(ctx context.Context, ch Changes) (Update, error) {
 	}
 	u.Deleted = stones
 	for id, s := range put {
-		v.rows[id] = s
+		v.rows[id] = struct{}{}
 		u.Assigned = append(u.Assigned, s)
 	}
 	for id := range gone {
