@@ -13,7 +13,7 @@ func (r *Replica) assign(a *Assignment) {
 	if r.role == Poisoned || r.role == Stopped {
 		return
 	}
-	if a.Shard != r.cfg.Shard || r.known && r.older(a) {
+	if a.Shard != r.shard || r.known && r.older(a) {
 		return
 	}
 	r.now = max(r.now, a.Now)

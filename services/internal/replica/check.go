@@ -144,7 +144,7 @@ func (r *Replica) room(v *verdict, most int) error {
 	// The exact count walks what is pending: only where the bound is near.
 	if !v.known && most > 0 && len(r.d.state.table.clients)+len(r.d.over.last) >= most {
 		if n := r.producers(); n >= most {
-			return meta.Errorf(meta.ErrExhausted, "shard %s has %d producers and takes at most %d: use fewer, longer sessions, or raise the stream's producers_max", r.cfg.Shard, n, most)
+			return meta.Errorf(meta.ErrExhausted, "shard %s has %d producers and takes at most %d: use fewer, longer sessions, or raise the stream's producers_max", r.shard, n, most)
 		}
 	}
 	size := r.d.state.table.bytes + len(r.d.over.last)*clientSize + r.d.over.len()*storedSize
@@ -153,7 +153,7 @@ func (r *Replica) room(v *verdict, most int) error {
 		limit = r.cfg.Limits.TableSoft
 	}
 	if size+clientSize+storedSize > limit {
-		return meta.Errorf(meta.ErrExhausted, "the table of producers of shard %s is full (%d bytes): use fewer, longer sessions, or append without a producer id", r.cfg.Shard, size)
+		return meta.Errorf(meta.ErrExhausted, "the table of producers of shard %s is full (%d bytes): use fewer, longer sessions, or append without a producer id", r.shard, size)
 	}
 	return nil
 }

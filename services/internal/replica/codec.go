@@ -193,7 +193,7 @@ func (s *State) check(d *entry.Decoder) {
 // Encode is the shard's section in a WAL checkpoint: the fold of every record so
 // far. See the drawing in the package's documentation.
 func (d *Durable) Encode() []byte {
-	if d.twins.FoldOverlay {
+	if d.twins != nil && d.twins.FoldOverlay {
 		d = d.clone()
 		d.advance(d.tail.lsn)
 	}
@@ -215,7 +215,7 @@ func (d *Durable) Encode() []byte {
 
 func (d *Durable) clone() *Durable {
 	n := *d
-	n.twins = Twins{}
+	n.twins = nil
 	n.state = d.state.clone()
 	n.over = copied(d.over.items())
 	return &n

@@ -17,6 +17,13 @@ type Config struct {
 	Twins  Twins
 }
 
+// Prepared is a Config with its defaults, to make many replicas of. Safe for
+// concurrent use.
+type Prepared struct{ cfg Config }
+
+// Prepare fills in the defaults. Shard does not matter.
+func (c Config) Prepare() *Prepared { return &Prepared{c.withDefaults()} }
+
 // Limits bound what a replica keeps. Zero values mean the defaults.
 type Limits struct {
 	// TableSoft is the encoded size of the client table, in bytes, from which

@@ -25,7 +25,7 @@ type Durable struct {
 	tail  point // at the log's end
 	over  overlay
 
-	twins Twins
+	twins *Twins // nil: none
 }
 
 // NewDurable is the state of a copy that never promised and holds nothing.

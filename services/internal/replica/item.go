@@ -116,6 +116,13 @@ func (o *overlay) pop() item {
 	return it
 }
 
+// rest gives back what an empty overlay keeps.
+func (o *overlay) rest() {
+	if o.len() == 0 {
+		*o = overlay{}
+	}
+}
+
 // cut drops every item above lsn.
 func (o *overlay) cut(lsn meta.LSN) {
 	kept := o.items()

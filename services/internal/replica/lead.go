@@ -74,7 +74,7 @@ func (r *Replica) forget(p *peer) {
 // distrust takes a copy out of the count: it ends below what it acknowledged.
 func (r *Replica) distrust(p *peer, last meta.LSN) {
 	p.lost = true
-	r.out.Alarm = meta.Errorf(meta.ErrStranger, "shard %s: copy %s acknowledged up to LSN %d and now ends at %d: it is not counted", r.cfg.Shard, p.member, p.match, last)
+	r.out.Alarm = meta.Errorf(meta.ErrStranger, "shard %s: copy %s acknowledged up to LSN %d and now ends at %d: it is not counted", r.shard, p.member, p.match, last)
 }
 
 func (r *Replica) onAppendAnswer(p *peer, m *Message) {

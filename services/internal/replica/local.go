@@ -115,7 +115,7 @@ func (d *Durable) applyBase(lsn meta.LSN, b []byte) error {
 	if err != nil {
 		return err
 	}
-	if d.twins.BaseOverwrites {
+	if d.twins != nil && d.twins.BaseOverwrites {
 		d.promise = s.epoch
 	}
 	d.promise = max(d.promise, s.epoch)

@@ -16,11 +16,11 @@ func (r *Replica) propose(p *Propose) {
 		r.refuse(p.ID, r.notLeader())
 		return
 	case r.role != Leading:
-		r.refuse(p.ID, meta.Errorf(meta.ErrUnavailable, "shard %s: epoch %d is being opened: try again", r.cfg.Shard, r.epoch))
+		r.refuse(p.ID, meta.Errorf(meta.ErrUnavailable, "shard %s: epoch %d is being opened: try again", r.shard, r.epoch))
 		return
 	}
 	if r.d.over.len() >= r.cfg.Limits.Pending && p.Kind != ProposeMark && p.Kind != ProposeConfirm {
-		r.refuse(p.ID, meta.Errorf(meta.ErrUnavailable, "shard %s: %d entries wait for a quorum: try again", r.cfg.Shard, r.d.over.len()))
+		r.refuse(p.ID, meta.Errorf(meta.ErrUnavailable, "shard %s: %d entries wait for a quorum: try again", r.shard, r.d.over.len()))
 		return
 	}
 	switch p.Kind {
@@ -80,7 +80,7 @@ func (r *Replica) proposeBatch(p *Propose) {
 	}
 	switch {
 	case r.closed():
-		err = meta.Errorf(meta.ErrUnavailable, "shard %s: %w", r.cfg.Shard, errClosed)
+		err = meta.Errorf(meta.ErrUnavailable, "shard %s: %w", r.shard, errClosed)
 	default:
 		err = r.conditions(p)
 	}
@@ -92,7 +92,7 @@ func (r *Replica) proposeBatch(p *Propose) {
 		err = r.room(&v, p.Producers)
 	}
 	if err == nil && r.d.tail.next+meta.Offset(h.count) > meta.MaxOffset {
-		err = meta.Errorf(meta.ErrExhausted, "shard %s has no offsets left", r.cfg.Shard)
+		err = meta.Errorf(meta.ErrExhausted, "shard %s has no offsets left", r.shard)
 	}
 	if err != nil {
 		r.negative(p.ID, err, false)
@@ -180,7 +180,7 @@ func (r *Replica) proposeFence(p *Propose) {
 	case p.Strict && p.Token == "":
 		r.refuse(p.ID, meta.Invalidf("strict fencing needs a token"))
 	case r.closed():
-		r.negative(p.ID, meta.Errorf(meta.ErrUnavailable, "shard %s: %w", r.cfg.Shard, errClosed), false)
+		r.negative(p.ID, meta.Errorf(meta.ErrUnavailable, "shard %s: %w", r.shard, errClosed), false)
 	default:
 		if err := r.token(p); err != nil {
 			r.negative(p.ID, err, false)
@@ -194,7 +194,7 @@ func (r *Replica) proposeTrim(p *Propose) {
 	t := &r.d.tail
 	switch err := r.token(p); {
 	case r.closed():
-		r.negative(p.ID, meta.Errorf(meta.ErrUnavailable, "shard %s: %w", r.cfg.Shard, errClosed), false)
+		r.negative(p.ID, meta.Errorf(meta.ErrUnavailable, "shard %s: %w", r.shard, errClosed), false)
 	case err != nil:
 		r.negative(p.ID, err, false)
 	case p.Start > t.next:

@@ -66,6 +66,13 @@ func (f *fifo[T]) pop() T {
 	return v
 }
 
+// rest gives an empty queue's buffer back.
+func (f *fifo[T]) rest() {
+	if f.len() == 0 {
+		f.buf, f.head = nil, 0
+	}
+}
+
 // wait queues an answer.
 func (r *Replica) wait(w waiter) {
 	if w.round > 0 {
@@ -177,7 +184,7 @@ func (r *Replica) drop(reason error) {
 	for _, w := range slices.Concat(q.hints.all(), q.committing.all(), q.confirming.all(), q.archiving) {
 		a := Answer{ID: w.answer.ID, Err: reason, Applied: AppliedNo}
 		if w.appended || w.stored {
-			a.Err = meta.Errorf(meta.ErrUnknown, "shard %s: leadership ended before the outcome was known: %w", r.cfg.Shard, reason)
+			a.Err = meta.Errorf(meta.ErrUnknown, "shard %s: leadership ended before the outcome was known: %w", r.shard, reason)
 			a.Applied = AppliedUnknown
 		} else if w.answer.Applied == AppliedUnknown {
 			a.Applied = AppliedUnknown

@@ -6,8 +6,8 @@ func (r *Replica) receive(m *Message) {
 	if r.role == Poisoned || r.role == Stopped || m.To.Broker != r.cfg.Self.Broker {
 		return
 	}
-	same := m.Shard == r.cfg.Shard && m.Lineage == r.d.lineage || r.cfg.Twins.MatchByName
-	if m.Shard.Stream != r.cfg.Shard.Stream || m.Shard.Shard != r.cfg.Shard.Shard {
+	same := m.Shard == r.shard && m.Lineage == r.d.lineage || r.cfg.Twins.MatchByName
+	if m.Shard.Stream != r.shard.Stream || m.Shard.Shard != r.shard.Shard {
 		return
 	}
 	switch m.Kind {
@@ -102,13 +102,13 @@ func (r *Replica) reply(to *Message, m Message) {
 // again later, or learns that its epoch is over.
 func (r *Replica) stale(to *Message) {
 	m := Message{Kind: MsgStaleRoute, To: to.From, Epoch: to.Epoch}
-	m.Held = Held{Incarnation: r.cfg.Shard.Incarnation, Lineage: r.d.lineage, Promise: r.d.promise}
+	m.Held = Held{Incarnation: r.shard.Incarnation, Lineage: r.d.lineage, Promise: r.d.promise}
 	r.send(m)
 }
 
 // onStale ends a tenure that a member has promised to have outlived.
 func (r *Replica) onStale(m *Message) {
-	if r.standing && m.Epoch == r.epoch && m.Held.Incarnation == r.cfg.Shard.Incarnation &&
+	if r.standing && m.Epoch == r.epoch && m.Held.Incarnation == r.shard.Incarnation &&
 		m.Held.Lineage == r.d.lineage && m.Held.Promise > r.epoch {
 		r.stepDown(nil)
 	}

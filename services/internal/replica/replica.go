@@ -9,8 +9,9 @@ import (
 // Replica is one copy of a shard: a [Durable] and what a crash drops. Not safe
 // for concurrent use: its driver gives it one input at a time.
 type Replica struct {
-	cfg Config
-	d   *Durable
+	shard meta.ShardID
+	cfg   *Config // shared by all replicas of a broker
+	d     *Durable
 
 	role  Role
 	row   Assignment
@@ -33,7 +34,9 @@ type Replica struct {
 	following // of a follower
 	queues    // unanswered proposals
 
-	out ready
+	seen Committed // what readers were told
+	view [3]uint64 // what Changed compares
+	out  *ready    // nil at rest
 }
 
 type unsynced struct {
@@ -53,20 +56,21 @@ type ready struct {
 	Ready
 	records   []Record
 	committed Committed
-	seen      Committed
-	view      [3]uint64 // what Changed compares
 }
 
 // New makes a replica of a copy. It takes the state over. Records that were folded
 // into it count as durable.
-func New(cfg Config, d *Durable) *Replica {
-	r := &Replica{cfg: cfg.withDefaults(), d: d}
-	d.twins = cfg.Twins
+func New(cfg Config, d *Durable) *Replica { return cfg.Prepare().New(cfg.Shard, d) }
+
+// New is [New] for a shard of many with one configuration, which is kept once.
+func (p *Prepared) New(shard meta.ShardID, d *Durable) *Replica {
+	r := &Replica{shard: shard, cfg: &p.cfg, d: d}
+	d.twins = &p.cfg.Twins
 	if d.state.expiry == 0 {
 		d.state.expiry = uint64(r.cfg.Expiry.Microseconds())
 	}
 	r.durable, r.marked = d.tail.lsn, d.state.lsn
-	r.out.seen = r.readable()
+	r.seen = r.readable()
 	return r
 }
 
@@ -100,7 +104,30 @@ func (r *Replica) Step(in Input) Ready {
 	return r.finish()
 }
 
+// Rest gives back the buffers that are empty now and whatever a standing leader
+// has no use for. The driver calls it when a shard falls idle; it changes nothing
+// else, and the next Step makes new ones.
+func (r *Replica) Rest() {
+	r.out = nil
+	r.unsynced.rest()
+	r.committing.rest()
+	r.confirming.rest()
+	r.hints.rest()
+	if len(r.archiving) == 0 {
+		r.archiving = nil
+	}
+	r.d.over.rest()
+	if r.role == Leading {
+		for i := range r.peers {
+			r.peers[i].vector = nil // it chose the best log
+		}
+	}
+}
+
 func (r *Replica) begin() {
+	if r.out == nil {
+		r.out = new(ready)
+	}
 	clear(r.out.records)
 	r.out.records = r.out.records[:0]
 	r.out.Ready = Ready{
@@ -109,13 +136,13 @@ func (r *Replica) begin() {
 }
 
 func (r *Replica) finish() Ready {
-	if now := r.readable(); now != r.out.seen {
-		r.out.seen, r.out.committed = now, now
+	if now := r.readable(); now != r.seen {
+		r.seen, r.out.committed = now, now
 		r.out.Committed = &r.out.committed
 	}
 	view := [3]uint64{uint64(r.role), uint64(r.epoch), uint64(bit(r.serving()))}
-	if view != r.out.view {
-		r.out.view, r.out.Changed = view, true
+	if view != r.view {
+		r.view, r.out.Changed = view, true
 	}
 	return r.out.Ready
 }
@@ -229,7 +256,7 @@ func (r *Replica) fail(err error) {
 	if err == nil {
 		err = meta.ErrPoisoned
 	}
-	r.why = meta.Errorf(meta.ErrPoisoned, "shard %s: its log failed: %w; restart the broker", r.cfg.Shard, err)
+	r.why = meta.Errorf(meta.ErrPoisoned, "shard %s: its log failed: %w; restart the broker", r.shard, err)
 	r.role = Poisoned
 	r.drop(r.why)
 	r.out.Alarm = r.why
@@ -240,7 +267,7 @@ func (r *Replica) stop(err error) {
 	if r.role == Poisoned || r.role == Stopped {
 		return
 	}
-	r.why = meta.Errorf(meta.ErrCorrupt, "shard %s stopped: %w", r.cfg.Shard, err)
+	r.why = meta.Errorf(meta.ErrCorrupt, "shard %s stopped: %w", r.shard, err)
 	r.role = Stopped
 	r.drop(r.why)
 	r.out.Alarm = r.why
@@ -275,7 +302,7 @@ func (r *Replica) serving() bool {
 // send adds a message. It leaves once every write so far is durable.
 func (r *Replica) send(m Message) {
 	r.stamp++
-	m.From, m.Boot, m.Shard, m.Lineage, m.Stamp = r.cfg.Self, r.cfg.Boot, r.cfg.Shard, r.d.lineage, r.stamp
+	m.From, m.Boot, m.Shard, m.Lineage, m.Stamp = r.cfg.Self, r.cfg.Boot, r.shard, r.d.lineage, r.stamp
 	r.out.Messages = append(r.out.Messages, m)
 }
 

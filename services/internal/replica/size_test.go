@@ -17,6 +17,7 @@ func TestIdleReplicaIsSmall(t *testing.T) {
 		r, p, _ := steady()
 		r.Step(p)
 		r.Step(Written{Seq: r.seq})
+		r.Rest()
 		keep = append(keep, r)
 	}
 	runtime.GC()
@@ -24,7 +25,7 @@ func TestIdleReplicaIsSmall(t *testing.T) {
 	each := int(after.HeapAlloc-before.HeapAlloc) / many
 	runtime.KeepAlive(keep)
 	t.Logf("%d bytes a replica", each)
-	if each > 4096 {
+	if each > 2048 {
 		t.Fatalf("%d bytes a replica at rest", each)
 	}
 }

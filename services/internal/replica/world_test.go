@@ -22,6 +22,7 @@ const lineage = meta.Lineage(1<<32 | 1)
 
 // node is a scripted machine: a replica, its disk, and what it wants to send.
 type node struct {
+	steps      int
 	w          *world
 	id         int
 	cfg        Config
@@ -72,6 +73,9 @@ func (n *node) step(in Input) {
 		return
 	}
 	w := n.w
+	if n.steps++; n.steps%3 == 0 {
+		n.r.Rest() // whenever: it changes nothing
+	}
 	rd := n.r.Step(in)
 	for _, wr := range rd.Writes {
 		wr.Records = slices.Clone(wr.Records)
