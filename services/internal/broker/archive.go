@@ -83,7 +83,9 @@ func (s *shard) due(bytes int64, pressed bool) bool {
 	if s.stream != nil {
 		cfg = s.stream.Effective
 	}
-	open := !s.tier.dirty.IsZero() && (st.Commit >= st.ArchivedEnd || !st.Serving)
+	// While all that is new is still on its way to the disk there is nothing to seal.
+	sealable := st.Commit >= st.ArchivedEnd && (st.Committed > st.Archived || st.Last == st.Commit)
+	open := !s.tier.dirty.IsZero() && (sealable || !st.Serving)
 	switch {
 	case st.Marks > 0:
 	case open && (pressed || s.tier.wanted || bytes >= cfg.SegmentBytes || now.Sub(s.tier.dirty) >= cfg.SegmentAge):

@@ -179,7 +179,10 @@ func TestB70_IdleStreamIsPublishedAfterACrash(t *testing.T) {
 			n.Kill()
 			hold.Release()
 			n.Restart(disk) // and nobody asks for anything
-			n.Eventually("a manifest", func() bool { return len(n.Keys("manifests/")) > 0 })
+			n.Eventually("the record in a manifest", func() bool {
+				d, err := n.Broker.Describe(n.Context(), id)
+				return err == nil && d.Archive != nil && d.Archive.NextOffset == 1
+			})
 			lost := lost(n, id)
 			if _, err := n.Broker.Abandon(n.Context(), id, lost, false); err != nil {
 				t.Fatal(err)

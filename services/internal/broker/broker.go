@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -265,7 +264,7 @@ func (b *Broker) Err() error { return b.log.Err() }
 func (b *Broker) guard(ctx context.Context) error {
 	select {
 	case <-b.log.Failed():
-		return cmp.Or(b.log.Err(), error(meta.ErrPoisoned))
+		return meta.Errorf(meta.ErrPoisoned, "the log failed, nothing more is acknowledged: %w", b.log.Err())
 	case err := <-b.broken:
 		return meta.Errorf(meta.ErrPoisoned, "the log refused a write: %w", err)
 	case <-ctx.Done():

@@ -13,6 +13,7 @@ import (
 	"github.com/varve-io/varve/meta/memkv"
 	"github.com/varve-io/varve/sdk/batch"
 	"github.com/varve-io/varve/services/internal/broker"
+	"github.com/varve-io/varve/services/internal/replica"
 	"github.com/varve-io/varve/services/servicetest"
 	"github.com/varve-io/varve/tiering"
 	"github.com/varve-io/varve/tiering/bucket/fault"
@@ -335,7 +336,7 @@ func TestN13_DeleteWhileAnUploadIsBetweenItsParts(t *testing.T) {
 			hold := n.Faults.Hold(fault.Fault{Op: fault.Put, Key: folder})
 			t.Cleanup(hold.Release)
 			answered := make(chan error, 1)
-			err := n.Broker.Append(n.Context(), old, broker.Append{Batch: servicetest.Batch(batch.NoProducer(), "old"), Level: 3},
+			err := n.Broker.Append(n.Context(), old, broker.Append{Batch: servicetest.Batch(batch.NoProducer(), "old"), Level: replica.Archive},
 				func(_ broker.Result, err error) { answered <- err })
 			if err != nil {
 				t.Fatal(err)
@@ -408,7 +409,7 @@ func TestB45_ManyStreamsLeaveOnlyTombstones(t *testing.T) {
 		case 1:
 			n.Archive(id, "x")
 		case 2: // while it is uploading
-			err := n.Broker.Append(n.Context(), id, broker.Append{Batch: servicetest.Batch(batch.NoProducer(), "x"), Level: 3}, func(broker.Result, error) {})
+			err := n.Broker.Append(n.Context(), id, broker.Append{Batch: servicetest.Batch(batch.NoProducer(), "x"), Level: replica.Archive}, func(broker.Result, error) {})
 			if err != nil {
 				t.Fatal(err)
 			}
