@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -19,10 +20,12 @@ import (
 
 // call is what is kept of a request while it is served.
 type call struct {
-	s       *Server
-	control *http.ResponseController
-	body    *body
-	cut     *time.Timer // ends a client that does not take the answer; nil before there is one
+	s    *Server
+	body *body
+	cut  *time.Timer // ends a client that does not take the answer; nil before there is one
+
+	mu      sync.Mutex
+	control *http.ResponseController // nil once the request is over: it must not be touched then
 }
 
 type callKey struct{}
@@ -35,10 +38,40 @@ func callOf(ctx context.Context) *call {
 // answer gives the client some time to take what is sent from now on.
 func (c *call) answer() {
 	if c.cut == nil {
-		c.cut = time.AfterFunc(c.s.opts.Write, func() { _ = c.control.SetWriteDeadline(past) })
+		c.cut = time.AfterFunc(c.s.opts.Write, c.endWrites)
 		return
 	}
 	c.cut.Reset(c.s.opts.Write)
+}
+
+// endReads makes reading the request fail from now on.
+func (c *call) endReads() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.control != nil {
+		_ = c.control.SetReadDeadline(past)
+	}
+}
+
+// endWrites makes writing the answer fail from now on.
+func (c *call) endWrites() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.control != nil {
+		_ = c.control.SetWriteDeadline(past)
+	}
+}
+
+// end lets go of the request. A timer that fires at this moment finds it gone.
+func (c *call) end() {
+	c.body.late.Stop()
+	c.body.release()
+	if c.cut != nil {
+		c.cut.Stop()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.control = nil
 }
 
 // past is a deadline that has expired. Deadlines are set only once it is too late:
@@ -97,14 +130,8 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		}
 		c := &call{s: s, control: http.NewResponseController(w)}
 		c.body = &body{src: r.Body, s: s, enveloped: enveloped(r.Header), single: ours && sh.single}
-		c.body.late = time.AfterFunc(s.opts.Upload, func() { _ = c.control.SetReadDeadline(past) })
-		defer func() {
-			c.body.late.Stop()
-			c.body.release()
-			if c.cut != nil {
-				c.cut.Stop()
-			}
-		}()
+		c.body.late = time.AfterFunc(s.opts.Upload, c.endReads)
+		defer c.end()
 		r = r.WithContext(context.WithValue(r.Context(), callKey{}, c))
 		r.Body = c.body
 		next.ServeHTTP(w, r)

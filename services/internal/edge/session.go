@@ -50,7 +50,7 @@ func (s *streams) AppendSession(ctx context.Context, stream *appendStream) error
 	sender.Go(func() {
 		if err := w.send(ctx, stream); err != nil {
 			cancel(err)
-			_ = callOf(ctx).control.SetReadDeadline(past) // the receiver may be waiting for the client
+			callOf(ctx).endReads() // the receiver may be waiting for the client
 		}
 	})
 	err = w.receive(ctx, stream)

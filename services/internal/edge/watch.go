@@ -42,8 +42,10 @@ func (w *watcher) WrapStreamingHandler(next connect.StreamingHandlerFunc) connec
 		if conn.Spec().StreamType&connect.StreamTypeClient != 0 {
 			// Receiving ends when the server begins to stop; what has been received is
 			// still answered.
-			stop := context.AfterFunc(w.s.drain, func() { _ = c.control.SetReadDeadline(past) })
+			// So it does when the call's time is over, which no read notices by itself.
+			stop, late := context.AfterFunc(w.s.drain, c.endReads), context.AfterFunc(ctx, c.endReads)
 			defer stop()
+			defer late()
 		}
 		err := wire(next(ctx, &guarded{conn, c}))
 		w.done(conn.Spec().Procedure, start, err)

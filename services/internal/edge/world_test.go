@@ -22,6 +22,8 @@ import (
 	"github.com/varve-io/varve/sdk/proto/varve/v1/varvev1connect"
 	"github.com/varve-io/varve/services/internal/edge"
 	"github.com/varve-io/varve/services/servicetest"
+	"github.com/varve-io/varve/tiering"
+	"github.com/varve-io/varve/tiering/bucket/fault"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreCurrent()) }
@@ -150,9 +152,7 @@ func (w *world) read(r *varvev1.ReadRequest) *varvev1.ReadResponse {
 	return out
 }
 
-// cold makes everything of the stream so far come from the bucket: the broker is
-// started anew on an empty log, with the same catalog and bucket, so that it has
-// nothing but what was archived.
+// values reads a whole stream.
 func (w *world) values(name string) []string {
 	w.t.Helper()
 	var out []string
@@ -246,4 +246,27 @@ func within(t testing.TB, what string, f func()) {
 	case <-time.After(servicetest.Patience):
 		t.Fatalf("hangs: %s", what)
 	}
+}
+
+// cold waits until the stream's first record comes from the bucket. The node must
+// have been started with [uncached].
+func (w *world) cold(name string) {
+	w.t.Helper()
+	w.Eventually("reads from the bucket", func() bool {
+		before := w.Faults.Count(fault.Get)
+		w.read(&varvev1.ReadRequest{Stream: name, Start: &varvev1.ReadRequest_FromStart{FromStart: true}, MaxRecords: proto.Uint64(1)})
+		return w.Faults.Count(fault.Get) > before
+	})
+}
+
+// roomy are a node's options for tests with the largest batches.
+func roomy() servicetest.Options {
+	o := uncached()
+	o.FileSize, o.Budget = 8<<20, 128<<20
+	return o
+}
+
+// uncached are a node's options for tests of cold reads.
+func uncached() servicetest.Options {
+	return servicetest.Options{Tiering: func(o *tiering.Options) { o.CacheBytes, o.ReadAhead = -1, -1 }}
 }
