@@ -33,6 +33,7 @@ func TestRowsOf(t *testing.T) {
 		{"FuzzE9_Frame", "", []string{"E9"}},
 		{"TestWhatever", "What it does.\n\nRows: W1, W2\n", []string{"W1", "W2"}},
 		{"TestW1_Again", "Rows: W1, E10.\n", []string{"W1", "E10"}},
+		{"TestCase", "Rows: B82, T7", []string{"T7"}},
 		{"TestMany", "Rows: N2. Many creates race.", []string{"N2"}},
 		{"TestSlip", "Rows: those of the log", []string{""}}, // an unknown row, so an error
 		{"TestW1", "", nil},
