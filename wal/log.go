@@ -153,16 +153,27 @@ func (l *Log) Tails() []Tail {
 	return tails
 }
 
-// Status returns figures for metrics. It costs a walk over the files and the shards.
+// Tail is what one shard keeps in the log; zero if nothing.
+func (l *Log) Tail(n ShardNumber) Tail {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.index.byNumber[n]
+	if s == nil {
+		return Tail{}
+	}
+	bytes, start := s.live()
+	return Tail{Shard: n, ID: s.id, Bytes: bytes, Start: start}
+}
+
+// Status returns figures for metrics. It costs a walk over the files.
 func (l *Log) Status() Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	st := Status{Files: l.space.files(l.index), FreeFiles: len(l.space.free), Budget: l.opts.Budget,
 		Shards: len(l.index.byNumber), End: l.end, Synced: l.synced, Reserved: l.space.reserved, Queued: l.space.queued}
 	st.Bytes, st.Used = l.space.bytes(l.index)
-	for _, s := range l.index.byNumber {
-		n, _ := s.live()
-		st.Live += n
+	for _, f := range l.index.files {
+		st.Live += f.live
 	}
 	return st
 }

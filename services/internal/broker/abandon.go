@@ -35,7 +35,7 @@ func (b *Broker) Describe(ctx context.Context, id meta.ShardID) (Description, er
 	b.mu.RUnlock()
 	if s != nil {
 		s.mu.Lock()
-		d.Held, d.Copy, d.Alarm = true, s.core.Status(), s.alarm
+		d.Held, d.Copy, d.Alarm = true, s.core().Status(), s.alarm
 		s.mu.Unlock()
 	}
 	d.Archive, err = b.newest(ctx, row)

@@ -46,18 +46,12 @@ func (b *Broker) schedule(ctx context.Context) error {
 		pressed := b.pressure.Load() && st.Used > st.Budget/2
 		b.pressure.Store(pressed)
 		sent, renewed := 0, 0
-		for _, t := range b.log.Tails() { // biggest first
-			b.mu.RLock()
-			s := b.shards[t.ID]
-			b.mu.RUnlock()
-			if s == nil {
-				continue
-			}
+		for _, s := range b.candidates(pressed) {
 			if renewed < mostRenewed && s.stale() {
 				renewed++
 				_ = s.renew(ctx) // what was known before holds on
 			}
-			if !s.due(t.Bytes, pressed && sent < archivers) {
+			if !s.due(pressed && sent < archivers) {
 				continue
 			}
 			select {
@@ -71,11 +65,11 @@ func (b *Broker) schedule(ctx context.Context) error {
 }
 
 // due reports whether the shard should be archived now, and books it if so.
-func (s *shard) due(bytes int64, pressed bool) bool {
+func (s *shard) due(pressed bool) bool {
 	now := s.b.opts.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := s.core.Status()
+	st := s.core().Status()
 	if s.tier.busy || s.gone != nil || !st.Serving && !owes(&st.View) || st.Role >= replica.Stopped || now.Before(s.tier.tryAfter) {
 		return false
 	}
@@ -88,7 +82,7 @@ func (s *shard) due(bytes int64, pressed bool) bool {
 	open := !s.tier.dirty.IsZero() && (sealable || !st.Serving)
 	switch {
 	case st.Marks > 0:
-	case open && (pressed || s.tier.wanted || bytes >= cfg.SegmentBytes || now.Sub(s.tier.dirty) >= cfg.SegmentAge):
+	case open && (pressed || s.tier.wanted || s.b.log.Tail(s.number).Bytes >= cfg.SegmentBytes || now.Sub(s.tier.dirty) >= cfg.SegmentAge):
 	default:
 		return false
 	}
@@ -108,6 +102,7 @@ func (b *Broker) archiver(ctx context.Context) error {
 		b.mu.Unlock()
 		s.mu.Lock()
 		s.tier.busy = false
+		s.freshen()
 		if s.gone != nil {
 			b.purgeSoon() // it waits until nothing more comes of this shard
 		}
@@ -163,9 +158,9 @@ func (s *shard) archive(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	seal, ok := s.core.Seal()
-	row, vector, stream := s.row, s.core.Durable().Vector(), s.stream
-	if ok && s.core.Status().Last < seal.End {
+	seal, ok := s.core().Seal()
+	row, vector, stream := s.row, s.durable.Vector(), s.stream
+	if ok && s.core().Status().Last < seal.End {
 		s.tier.dirty, s.tier.wanted = time.Time{}, false // set again by what is proposed from now on
 	}
 	s.mu.Unlock()
@@ -179,7 +174,7 @@ func (s *shard) archive(ctx context.Context) error {
 	if err != nil {
 		s.mu.Lock()
 		if s.tier.dirty.IsZero() {
-			s.tier.dirty = s.b.opts.Now()
+			s.soil()
 		}
 		s.tier.wanted = true // what was sealed is still due
 		s.mu.Unlock()
@@ -188,7 +183,7 @@ func (s *shard) archive(ctx context.Context) error {
 }
 
 // mark uploads a sealed range and appends its archive mark.
-func (s *shard) mark(ctx context.Context, seal replica.Seal, row catalog.ShardRow, vector meta.Vector, stream catalog.StreamRow) error {
+func (s *shard) mark(ctx context.Context, seal replica.Seal, row placing, vector meta.Vector, stream catalog.StreamRow) error {
 	p := entry.MarkPayload{
 		Start: seal.Start, End: seal.End, Parent: seal.Parent, StartOffset: seal.StartOffset,
 		Level: seal.Level, Row: catalog.EncodeStream(stream), State: seal.State,
@@ -249,7 +244,7 @@ func (s *shard) entries(ctx context.Context, from, to meta.LSN) iter.Seq2[entry.
 func (s *shard) settle(ctx context.Context) error {
 	for {
 		s.mu.Lock()
-		marks := s.core.Marks()
+		marks := s.core().Marks()
 		s.mu.Unlock()
 		if len(marks) == 0 {
 			return nil
@@ -262,7 +257,7 @@ func (s *shard) settle(ctx context.Context) error {
 
 func (s *shard) settleOne(ctx context.Context, ref replica.MarkRef) error {
 	s.mu.Lock()
-	number, vector, row := s.number, s.core.Durable().Vector(), s.row
+	number, vector, row := s.number, s.durable.Vector(), s.row
 	s.mu.Unlock()
 	list, err := s.b.log.Read(number, ref.LSN, 1)
 	if err != nil || len(list) == 0 || list[0].LSN != ref.LSN || list[0].Kind != entry.Mark {

@@ -24,6 +24,8 @@ type Broker struct {
 	boot        meta.BootNonce
 	events      *events
 	routes      routes
+	cores       *replica.Prepared // what the cores of all shards have in common
+	busy        busy
 
 	closing  atomic.Bool
 	drained  context.Context // ends when closing is set, for readers that wait
@@ -46,8 +48,8 @@ type Broker struct {
 
 // holding is what this broker holds of a name.
 type holding struct {
-	dead   meta.Incarnation        // deleted through, as far as applied here
-	shards map[meta.ShardID]*shard // of any incarnation
+	dead   meta.Incarnation // deleted through, as far as applied here
+	shards []*shard         // of any incarnation
 }
 
 // holding returns what is held of a name, making room for it. b.mu is held, or
@@ -55,7 +57,7 @@ type holding struct {
 func (b *Broker) holding(n meta.StreamName) *holding {
 	h := b.held[n]
 	if h == nil {
-		h = &holding{shards: map[meta.ShardID]*shard{}}
+		h = &holding{}
 		b.held[n] = h
 	}
 	return h
@@ -101,6 +103,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	id := log.Identity()
 	b.self = meta.Member{Broker: opts.Log.Broker, Storage: id.Storage}
 	b.predecessor, b.boot = id.Predecessor, id.Boot
+	b.cores = replica.Config{Self: b.self, Boot: b.boot}.Prepare()
 	if !id.Kept && !id.Predecessor.IsZero() {
 		opts.Logger.Warn("this data directory has a new storage id: it may have lost its tail", "storage", id.Storage.String(), "before", id.Predecessor.String(), "why", id.Why)
 	}
@@ -193,7 +196,8 @@ func (b *Broker) adopt(found *replay) {
 // insert adds a shard. b.mu is held.
 func (b *Broker) insert(s *shard) {
 	b.shards[s.id] = s
-	b.holding(s.id.Stream).shards[s.id] = s
+	h := b.holding(s.id.Stream)
+	h.shards = append(h.shards, s)
 }
 
 // shard finds a shard of a stream that the catalog knows, or begins to hold it.
@@ -221,8 +225,8 @@ func (b *Broker) shard(ctx context.Context, id meta.ShardID) (*shard, error) {
 		if id.Incarnation <= h.dead {
 			return nil, meta.Errorf(meta.ErrDeleted, "stream %s: incarnation %d is deleted", id.Stream, id.Incarnation)
 		}
-		for other := range h.shards {
-			if other.Incarnation > id.Incarnation {
+		for _, o := range h.shards {
+			if other := o.id; other.Incarnation > id.Incarnation {
 				return nil, meta.Errorf(meta.ErrConflict, "stream %s: the catalog offers incarnation %d, but this broker holds the later %d: is it an older catalog?", id.Stream, id.Incarnation, other.Incarnation)
 			}
 		}
@@ -245,10 +249,10 @@ func (b *Broker) all() []*shard {
 }
 
 // droppable is up to where the log may drop a shard's entries.
-func (b *Broker) droppable(core *replica.Replica, c replica.Committed) meta.LSN {
+func (b *Broker) droppable(s *shard, c replica.Committed) meta.LSN {
 	b.drops.Add(1)
 	if b.opts.Twins.DropAtMark {
-		return core.Status().ArchivedEnd
+		return s.durable.View().ArchivedEnd
 	}
 	return c.Droppable
 }

@@ -24,7 +24,7 @@ func (s *shard) manifest(ctx context.Context) (*tiering.Manifest, error) {
 // when an object that a manifest names is gone.
 func (s *shard) refetch(ctx context.Context) (*tiering.Manifest, error) {
 	s.mu.Lock()
-	lineage, row := s.core.Status().Lineage, s.row
+	lineage, row := s.core().Status().Lineage, s.row
 	s.mu.Unlock()
 	if lineage == 0 {
 		lineage = row.Lineage

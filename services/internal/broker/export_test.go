@@ -17,8 +17,8 @@ func (b *Broker) Held(n meta.StreamName) []meta.ShardID {
 		return nil
 	}
 	ids := []meta.ShardID{}
-	for id := range h.shards {
-		ids = append(ids, id)
+	for _, s := range h.shards {
+		ids = append(ids, s.id)
 	}
 	if len(ids) == 0 {
 		ids = append(ids, meta.ShardID{Stream: n}) // a place without a shard

@@ -44,7 +44,7 @@ func (s *shard) lead(ctx context.Context) error {
 		defer s.mu.Unlock()
 		return meta.Errorf(meta.ErrUnavailable, "broker %s is stopping: try again, it or another one will answer", s.b.self.Broker)
 	}
-	if s.core.Status().Serving {
+	if s.core().Status().Serving {
 		s.mu.Unlock()
 		return nil
 	}
@@ -114,7 +114,7 @@ func (s *shard) tryEpoch(ctx context.Context, a *attempt) (served bool, err erro
 		defer s.mu.Unlock()
 		return false, s.gone
 	}
-	s.row, s.stream, s.read = row, &stream, s.b.opts.Now()
+	s.row, s.stream, s.read = placed(row), &stream, s.b.opts.Now()
 	s.step(assignment)
 	s.mu.Unlock()
 	return s.opened(ctx, a, row)
@@ -134,7 +134,7 @@ func openingBytes(a *replica.Assignment) int64 {
 func (s *shard) opened(ctx context.Context, a *attempt, row catalog.ShardRow) (served bool, err error) {
 	for {
 		s.mu.Lock()
-		st, gone, alarm := s.core.Status(), s.gone, s.alarm
+		st, gone, alarm := s.core().Status(), s.gone, s.alarm
 		s.mu.Unlock()
 		switch {
 		case gone != nil:
@@ -228,7 +228,7 @@ func (s *shard) grant(ctx context.Context) (catalog.ShardRow, error) {
 			}
 		case noQuorum:
 			s.mu.Lock()
-			s.row = row // so that what the bucket has of its lineage can be read
+			s.row = placed(row) // so that what the bucket has of its lineage can be read
 			s.mu.Unlock()
 			return row, s.noQuorum(row)
 		}
@@ -252,7 +252,7 @@ func (s *shard) grant(ctx context.Context) (catalog.ShardRow, error) {
 func (s *shard) needsEpoch(row catalog.ShardRow) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := s.core.Status()
+	st := s.core().Status()
 	return st.NeedsEpoch && st.Epoch == row.Epoch
 }
 
@@ -265,7 +265,7 @@ func (s *shard) succeed(ctx context.Context, row catalog.ShardRow) (catalog.Shar
 		return row, err
 	}
 	s.mu.Lock()
-	st := s.core.Status()
+	st := s.core().Status()
 	s.mu.Unlock()
 	_, base := goOnFrom(st, archive)
 	return s.b.opts.Catalog.Abandon(ctx, row, catalog.Abandonment{Survivor: s.b.self, Boot: s.b.boot, Base: base})
@@ -293,8 +293,8 @@ func (s *shard) assignment(ctx context.Context, row catalog.ShardRow) (*replica.
 		Instance: uint64(row.Revision), // rows of one shard never share a revision, so no two copies share a number
 	}
 	s.mu.Lock()
-	st := s.core.Status()
-	vector := s.core.Durable().Vector()
+	st := s.core().Status()
+	vector := s.durable.Vector()
 	s.mu.Unlock()
 	begins := st.Lineage != 0 && st.Lineage < row.Lineage // the row's lineage, after an abandon
 	switch {

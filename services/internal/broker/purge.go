@@ -125,7 +125,7 @@ func (s *shard) sweep(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	lineage := s.core.Status().Lineage
+	lineage := s.core().Status().Lineage
 	s.mu.Unlock()
 	req := tiering.SweepRequest{Shard: s.id, Lineage: lineage, Authority: s.authority}
 	waiting := 0
@@ -149,7 +149,7 @@ func (s *shard) sweep(ctx context.Context) error {
 // authority is what the shard's log says about its objects, now.
 func (s *shard) authority(context.Context) (tiering.Authority, error) {
 	s.mu.Lock()
-	st, marks, number, gone, m := s.core.Status(), s.core.Marks(), s.number, s.gone, s.tier.manifest
+	st, marks, number, gone, m := s.core().Status(), s.core().Marks(), s.number, s.gone, s.tier.manifest
 	s.mu.Unlock()
 	if gone != nil {
 		return tiering.Authority{}, gone

@@ -27,8 +27,9 @@ type Page struct {
 // Reader reads one shard on behalf of one client. It holds no goroutine and no
 // file. Not safe for concurrent use; close it.
 type Reader struct {
-	s    *shard
-	cold *tiering.Reader
+	s       *shard
+	cold    *tiering.Reader
+	waiting error // the shard has no leader: why. What lies above the bucket is not known
 }
 
 // Reader opens a shard for reading. The shard's leader is asked for first, since
@@ -39,6 +40,7 @@ func (b *Broker) Reader(ctx context.Context, id meta.ShardID) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
+	r := &Reader{s: s}
 	if err := s.lead(ctx); err != nil {
 		if quorum := (*meta.NoQuorum)(nil); !errors.As(err, &quorum) {
 			return nil, err
@@ -46,8 +48,9 @@ func (b *Broker) Reader(ctx context.Context, id meta.ShardID) (*Reader, error) {
 		if err := s.attachBucket(ctx); err != nil {
 			return nil, err
 		}
+		r.waiting = err
 	}
-	return &Reader{s: s}, nil
+	return r, nil
 }
 
 // Close ends the reader.
@@ -67,12 +70,14 @@ func (r *Reader) Ends() (Ends, error) {
 
 // ends is what readers may see. s.mu is held.
 func (s *shard) ends() Ends {
-	v := s.core.Status()
+	v := s.core().Status()
 	return Ends{Start: s.seen.Start, Tail: s.seen.Offset, LastTime: v.LastTime, Lineage: v.Lineage}
 }
 
 // Read returns the batches from an offset on: at least one if there is one, and
-// then up to about most bytes. At the tail the page is empty.
+// then up to about most bytes. At the tail the page is empty; where the shard has no
+// leader, what the bucket holds ends in a [meta.NoQuorum] instead, as nobody knows
+// whether more was acknowledged.
 //
 // Errors: [meta.OffsetOutOfRange]; meta.ErrDeleted once the incarnation is gone;
 // meta.ErrCorrupt naming the object or file that does not verify.
@@ -88,6 +93,8 @@ func (r *Reader) Read(ctx context.Context, from meta.Offset, most int) (Page, er
 			return p, gone
 		case from < ends.Start || from > ends.Tail:
 			return p, &meta.OffsetOutOfRange{Asked: from, Start: ends.Start, End: ends.Tail}
+		case from == ends.Tail && r.waiting != nil && !s.serving.Load():
+			return p, r.waiting
 		case from == ends.Tail:
 			return p, nil
 		}
@@ -161,7 +168,7 @@ func (r *Reader) FindTime(ctx context.Context, t meta.Micros) (meta.Offset, erro
 func (r *Reader) findTime(ctx context.Context, t meta.Micros) (meta.Offset, error) {
 	s := r.s
 	s.mu.Lock()
-	gone, seen, number, end := s.gone, s.seen, s.number, s.core.Status().ArchivedEnd
+	gone, seen, number, end := s.gone, s.seen, s.number, s.core().Status().ArchivedEnd
 	s.mu.Unlock()
 	if gone != nil {
 		return 0, gone

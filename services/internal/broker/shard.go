@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,20 +26,22 @@ type shard struct {
 
 	serving atomic.Bool // leads and answers: the fast path of lead
 
-	mu     sync.Mutex
-	number wal.ShardNumber // 0 until the shard is bound
-	core   *replica.Replica
-	next   uint64 // proposal id
-	wait   map[uint64]func(replica.Answer)
-	seen   replica.Committed // what readers may see
-	moved  chan struct{}     // closed when seen moves or the shard goes; nil while nobody waits
-	gone   error             // why the shard is no more; nil while it is
-	row    catalog.ShardRow  // the newest row that was read
-	stream *Stream           // its stream, as last read; nil before the first leadership
-	read   time.Time         // when that was
-	alarm  error             // the last alarm
+	mu      sync.Mutex
+	number  wal.ShardNumber // 0 until the shard is bound
+	durable *replica.Durable
+	awake   *replica.Replica // the core, from its first input on; see core
+	next    uint64           // proposal id
+	wait    proposals
+	seen    replica.Committed // what readers may see
+	moved   chan struct{}     // closed when seen moves or the shard goes; nil while nobody waits
+	gone    error             // why the shard is no more; nil while it is
+	row     placing           // of the newest row that was read
+	stream  *Stream           // its stream, as last read; nil before the first leadership
+	read    time.Time         // when that was
+	alarm   error             // the last alarm
 
 	attempt *attempt // an acquisition of leadership under way
+	mention mention  // in the broker's lists of shards with something to do
 	tier    tier     // archiving and cold reads
 }
 
@@ -56,14 +57,32 @@ type tier struct {
 }
 
 func newShard(b *Broker, id meta.ShardID, number wal.ShardNumber, d *replica.Durable) *shard {
-	s := &shard{b: b, id: id, number: number, wait: map[uint64]func(replica.Answer){}}
-	s.core = replica.New(replica.Config{Shard: id, Self: b.self, Boot: b.boot}, d)
+	s := &shard{b: b, id: id, number: number, durable: d}
 	v := d.View()
 	s.seen = replica.Committed{LSN: v.Commit, Offset: v.Committed, Start: v.StartOffset, Droppable: v.Droppable}
 	if v.Commit >= v.ArchivedEnd && v.Commit > 0 || owes(&v) {
-		s.tier.dirty = b.opts.Now()
+		s.soil()
 	}
 	return s
+}
+
+// placing is what a shard keeps of its row.
+type placing struct {
+	Lineage meta.Lineage
+	Epoch   meta.Epoch
+	Base    catalog.Base
+}
+
+func placed(r catalog.ShardRow) placing { return placing{r.Lineage, r.Epoch, r.Base} }
+
+// core is the shard's replica. A shard that nobody asked for anything since the
+// start keeps only what is durable; a replica of that is made to be looked at.
+// s.mu is held.
+func (s *shard) core() *replica.Replica {
+	if s.awake != nil {
+		return s.awake
+	}
+	return s.b.cores.New(s.id, s.durable)
 }
 
 // owes reports whether a copy holds something that the bucket must get, so that
@@ -72,7 +91,9 @@ func owes(v *replica.View) bool { return v.Marks > 0 || v.Next > v.Archived }
 
 // step gives the core one input and hands on what comes out. s.mu is held.
 func (s *shard) step(in replica.Input) {
-	ready := s.core.Step(in)
+	s.awake = s.core()
+	s.used()
+	ready := s.awake.Step(in)
 	var failed error
 	for i := range ready.Writes {
 		if failed = s.write(&ready.Writes[i]); failed != nil {
@@ -84,8 +105,7 @@ func (s *shard) step(in replica.Input) {
 	// With one member there is nobody to send to; a copy elsewhere that is named
 	// by mistake is as unreachable as one that is down.
 	for _, a := range ready.Answers {
-		if done, ok := s.wait[a.ID]; ok {
-			delete(s.wait, a.ID)
+		if done := s.wait.take(a.ID); done != nil {
 			done(a)
 		}
 	}
@@ -97,7 +117,7 @@ func (s *shard) step(in replica.Input) {
 		s.b.events.alarm(s.id, ready.Alarm)
 	}
 	if ready.Changed {
-		st := s.core.Status()
+		st := s.awake.Status()
 		s.serving.Store(st.Serving)
 		s.b.events.role(s.id, st)
 		if s.attempt != nil {
@@ -160,7 +180,7 @@ func (s *shard) committed(c replica.Committed) {
 		poke(s.b.sealUp)
 	}
 	if c.Droppable > 0 && s.number != 0 {
-		s.b.log.Drop(s.number, s.b.droppable(s.core, c))
+		s.b.log.Drop(s.number, s.b.droppable(s, c))
 	}
 }
 
@@ -192,19 +212,19 @@ func (s *shard) propose(p *replica.Propose, done func(replica.Answer)) {
 	}
 	s.next++
 	p.ID, p.Now = s.next, meta.MicrosOf(s.b.opts.Now())
-	s.wait[p.ID] = done
+	s.wait.add(p.ID, done)
 	if s.stream != nil {
 		p.Producers = int(s.stream.Effective.ProducersMax)
 	}
-	before := s.core.Durable().Last()
+	before := s.durable.Last()
 	s.step(p)
 	switch p.Kind {
 	case replica.ProposeBatch, replica.ProposeFence, replica.ProposeTrim:
 		// Marks and confirmations alone are not worth a mark, nor is what was
 		// refused or stored before.
-		grew := s.core.Durable().Last() > before
+		grew := s.durable.Last() > before
 		if grew && s.tier.dirty.IsZero() {
-			s.tier.dirty = s.b.opts.Now()
+			s.soil()
 		}
 		if p.Level == replica.Archive && !s.tier.dirty.IsZero() || grew && p.Kind == replica.ProposeTrim {
 			s.tier.wanted = true
@@ -222,14 +242,7 @@ func (s *shard) end(why error) {
 	}
 	s.gone = why
 	s.serving.Store(false)
-	ids := make([]uint64, 0, len(s.wait))
-	for id := range s.wait {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	for _, id := range ids {
-		done := s.wait[id]
-		delete(s.wait, id)
+	for id, done := range s.wait.all() {
 		done(replica.Answer{ID: id, Err: why, Applied: replica.AppliedUnknown})
 	}
 	s.wake()
@@ -250,5 +263,5 @@ func (s *shard) encode(yield func(wal.ShardNumber, []byte) bool) bool {
 	if s.gone != nil || s.number == 0 {
 		return true
 	}
-	return yield(s.number, s.core.Durable().Encode())
+	return yield(s.number, s.durable.Encode())
 }

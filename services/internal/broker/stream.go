@@ -26,39 +26,60 @@ type Stream struct {
 }
 
 type route struct {
-	stream Stream
+	stream *Stream // shared, never changed
 	read   time.Time
 }
 
-// routes caches streams by name.
+// routes caches streams by name. Rows that are too old to be believed leave with
+// their generation, so that nothing is kept for streams that nobody asks for.
 type routes struct {
-	mu   sync.Mutex
-	rows map[meta.StreamName]route
+	mu        sync.Mutex
+	rows, old map[meta.StreamName]route
+	turned    time.Time // when rows was begun
 }
 
 func (r *routes) get(n meta.StreamName, now time.Time) (Stream, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c, ok := r.rows[n]
+	if !ok {
+		c, ok = r.old[n]
+	}
 	if !ok || now.Sub(c.read) >= routeAge {
 		return Stream{}, false
 	}
-	return c.stream, true
+	return *c.stream, true
 }
 
-func (r *routes) put(s Stream, now time.Time) {
+func (r *routes) put(s *Stream, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.turn(now)
 	if len(r.rows) >= mostRoutes || r.rows == nil {
 		r.rows = make(map[meta.StreamName]route) // the working set is back soon
 	}
 	r.rows[s.Name] = route{s, now}
 }
 
+// turn begins a new generation when it is time. r.mu is held.
+func (r *routes) turn(now time.Time) {
+	if now.Sub(r.turned) >= routeAge {
+		r.rows, r.old, r.turned = nil, r.rows, now
+	}
+}
+
+// age lets old rows go.
+func (r *routes) age(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.turn(now)
+}
+
 func (r *routes) drop(n meta.StreamName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.rows, n)
+	delete(r.old, n)
 }
 
 // Stream finds the stream that has a name now. A caller that means one creation
@@ -89,7 +110,7 @@ func (b *Broker) readStream(ctx context.Context, n meta.StreamName) (Stream, err
 		return Stream{}, err
 	}
 	s := b.Effective(row, ns.Config)
-	b.routes.put(s, b.opts.Now())
+	b.routes.put(&s, b.opts.Now())
 	b.renew(&s)
 	return s, nil
 }
@@ -99,8 +120,8 @@ func (b *Broker) renew(st *Stream) {
 	var list []*shard
 	b.mu.RLock()
 	if h := b.held[st.Name]; h != nil {
-		for id, s := range h.shards {
-			if id.Incarnation == st.Incarnation {
+		for _, s := range h.shards {
+			if s.id.Incarnation == st.Incarnation {
 				list = append(list, s)
 			}
 		}

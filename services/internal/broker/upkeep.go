@@ -22,7 +22,7 @@ func (b *Broker) upkeep(ctx context.Context) error {
 	defer tick.Stop()
 	var (
 		last     = time.Now()
-		at       wal.Position
+		at       = b.log.Status().End
 		drops    uint64
 		reported = time.Now()
 	)
@@ -39,6 +39,8 @@ func (b *Broker) upkeep(ctx context.Context) error {
 			now != drops && st.Used > st.Budget/4 ||
 			written > 0 && time.Since(last) >= checkpointQuiet
 		b.forgetBuried()
+		b.rest()
+		b.routes.age(b.opts.Now())
 		if due {
 			if err := b.log.Checkpoint(ctx, b.capture); err != nil {
 				if errors.Is(err, meta.ErrPoisoned) || ctx.Err() != nil {

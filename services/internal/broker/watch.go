@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/varve-io/varve/meta"
@@ -27,17 +28,17 @@ func (b *Broker) applyTombstones(ctx context.Context, found *replay) (view *cata
 	for _, t := range u.Deleted {
 		h := b.holding(t.Stream)
 		h.dead = max(h.dead, t.Through)
-		for n, r := range found.shards {
-			if r.id.Stream != t.Stream || !t.Covers(r.id.Incarnation) {
-				continue
-			}
-			if err := b.log.Append(&wal.Write{Shard: n, Records: []wal.Record{{Kind: wal.Forget}}}); err != nil {
-				view.Close()
-				return nil, nil, err
-			}
-			delete(found.shards, n)
-			b.opts.Logger.Info("removed local data of a stream that was deleted meanwhile", "shard", r.id.String())
+	}
+	for n, r := range found.shards {
+		if r.id.Incarnation > b.held[r.id.Stream].dead {
+			continue
 		}
+		if err := b.log.Append(&wal.Write{Shard: n, Records: []wal.Record{{Kind: wal.Forget}}}); err != nil {
+			view.Close()
+			return nil, nil, err
+		}
+		delete(found.shards, n)
+		b.opts.Logger.Info("removed local data of a stream that was deleted meanwhile", "shard", r.id.String())
 	}
 	return view, u.Assigned, nil
 }
@@ -113,13 +114,14 @@ func (b *Broker) bury(t meta.Tombstone) {
 	}
 	h.dead = max(h.dead, t.Through)
 	var dead []*shard
-	for id, s := range h.shards {
-		if t.Covers(id.Incarnation) {
-			dead = append(dead, s)
-			delete(b.shards, id)
-			delete(h.shards, id)
+	h.shards = slices.DeleteFunc(h.shards, func(s *shard) bool {
+		if !t.Covers(s.id.Incarnation) {
+			return false
 		}
-	}
+		dead = append(dead, s)
+		delete(b.shards, s.id)
+		return true
+	})
 	if len(h.shards) == 0 {
 		delete(b.held, t.Stream)
 	}
