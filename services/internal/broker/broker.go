@@ -126,6 +126,7 @@ func (b *Broker) start(ctx context.Context, found *replay) error {
 		return err
 	}
 	b.adopt(found)
+	found.shards = nil // the log keeps its options, and they name the replay
 	b.reportUnknown(ctx, assigned)
 	b.events.collect(b)
 	b.opts.Group.Go("upkeep", b.upkeep)
