@@ -72,7 +72,7 @@ func parseSelection(r *varvev1.ReadRequest) (selection, error) {
 		if err := u.CheckValid(); err != nil {
 			return sel, meta.Invalidf("until: %w", err)
 		}
-		if sel.until = meta.MicrosOf(u.AsTime()); sel.until <= 0 {
+		if sel.until = ceiling(u.AsTime()); sel.until <= 0 {
 			sel.until = 1 // before every record
 		}
 	}
@@ -102,7 +102,7 @@ func (g *reading) begin(ctx context.Context, r *varvev1.ReadRequest) error {
 		if err := start.Time.CheckValid(); err != nil {
 			return meta.Invalidf("start time: %w", err)
 		}
-		g.sel.from, err = g.reader.FindTime(ctx, meta.MicrosOf(start.Time.AsTime()))
+		g.sel.from, err = g.reader.FindTime(ctx, ceiling(start.Time.AsTime()))
 		return err
 	case *varvev1.ReadRequest_BeforeTail:
 		back := meta.Offset(min(start.BeforeTail, uint64(ends.Tail-ends.Start)))
@@ -119,6 +119,11 @@ func (g *reading) begin(ctx context.Context, r *varvev1.ReadRequest) error {
 		g.sel.from = min(max(g.sel.from, ends.Start), ends.Tail)
 	}
 	return nil
+}
+
+// ceiling is the first microsecond that is not before t: append times are whole ones.
+func ceiling(t time.Time) meta.Micros {
+	return meta.MicrosOf(t.Add(time.Microsecond - 1))
 }
 
 // blank is a page without records, with the figures of now.
