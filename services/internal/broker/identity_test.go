@@ -3,9 +3,11 @@ package broker_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/varve-io/varve/meta"
+	"github.com/varve-io/varve/meta/memkv"
 	"github.com/varve-io/varve/services/internal/broker"
 	"github.com/varve-io/varve/services/servicetest"
 	"github.com/varve-io/varve/wal"
@@ -105,16 +107,13 @@ func TestD13_WipedDirectoryWaitsAndIsAbandoned(t *testing.T) {
 			if !broker.Waits(err) {
 				t.Fatalf("append to a shard whose only copy is gone: %v", err)
 			}
-			// What the bucket has is still read; without it, reading waits as well.
+			// What the bucket has is still read. It never passes for the whole: the
+			// reader is told that the shard waits.
 			values, err := n.TryRead(n.Context(), id, 0)
-			if len(c.archived) > 0 {
-				if err != nil {
-					t.Fatal(err)
-				}
-				want(t, values, c.archived...)
-			} else if !broker.Waits(err) {
+			if !broker.Waits(err) {
 				t.Fatalf("read %q, %v", values, err)
 			}
+			want(t, values, c.archived...)
 
 			for name, lost := range map[string][]meta.StorageID{"nothing is named": nil, "another is named": {{9}}, "one too many": append([]meta.StorageID{{9}}, gone...)} {
 				if _, err := n.Broker.Abandon(n.Context(), id, lost, false); !errors.Is(err, meta.ErrInvalid) {
@@ -185,11 +184,20 @@ func TestD2_RotationsKeepThePast(t *testing.T) {
 // A rotation while a mark waits for its manifest: the manifest is written in the
 // lineage that goes on, where it is found again.
 func TestD13_MarkWithoutManifestAtTheRotation(t *testing.T) {
+	for _, before := range []bool{false, true} { // is something archived before
+		t.Run(fmt.Sprint(before), func(t *testing.T) { markWithoutManifest(t, before) })
+	}
+}
+
+func markWithoutManifest(t *testing.T, before bool) {
 	r := newRecorder(t)
+	r.keep = true
 	n := servicetest.Start(t, servicetest.Options{World: r.world(), Mode: wal.Periodic, FileSize: 64 << 10, Budget: 1 << 20})
 	id := n.Create("logs/app")
-	n.Archive(id, "a")
-	n.Append(id, "b")
+	n.Append(id, "a")
+	if before {
+		n.Archive(id, "b")
+	}
 	r.record(true)
 	n.Archive(id, "c")
 	pictures := r.pictures()
@@ -204,6 +212,13 @@ func TestD13_MarkWithoutManifestAtTheRotation(t *testing.T) {
 		if len(got) < 1 || got[0] != "a" {
 			t.Fatalf("before %s: read %q", p.before, got)
 		}
+		// The mark gets its manifest, what it covers leaves the log, and is found.
+		n.Eventually("every mark's manifest", func() bool {
+			d, err := n.Broker.Describe(n.Context(), id)
+			return err == nil && d.Copy.Serving && d.Copy.Marks == 0
+		})
+		n.Restart(stops["clean stop"](n))
+		want(t, n.Read(id, 0), got...)
 		for _, v := range []string{"d", "e"} {
 			n.Archive(id, v)
 			got = append(got, v)
@@ -252,30 +267,63 @@ func rot(t *testing.T, disk vfs.FS, text string) {
 //
 // Rows: D13, E28
 func TestD13_BrokenCopyIsAbandoned(t *testing.T) {
-	n := servicetest.Start(t, servicetest.Options{})
-	id, other := n.Create("logs/app"), n.Create("logs/other")
-	n.Archive(id, "archived")
-	n.Append(id, "a rotten record")
-	n.Append(other, "well")
-	if err := n.Stop(); err != nil { // its checkpoint says where the entries are
+	for _, archived := range [][]string{{"archived"}, {}} {
+		t.Run(fmt.Sprintf("archived %q", archived), func(t *testing.T) {
+			n := servicetest.Start(t, servicetest.Options{})
+			id, other := n.Create("logs/app"), n.Create("logs/other")
+			source := broker.FromNothing
+			for _, v := range archived {
+				n.Archive(id, v)
+				source = broker.FromBucket
+			}
+			n.Append(id, "a rotten record")
+			n.Append(other, "well")
+			if err := n.Stop(); err != nil { // its checkpoint says where the entries are
+				t.Fatal(err)
+			}
+			rot(t, n.FS, "a rotten record")
+			n.Restart(nil)
+			want(t, n.Read(other, 0), "well")
+			_, err := send(n, id, servicetest.Batch(producer(1).p, "x"))
+			if !broker.Waits(err) {
+				t.Fatalf("append to a broken shard: %v", err)
+			}
+			self, _ := n.Broker.Identity()
+			done, err := n.Broker.Abandon(n.Context(), id, []meta.StorageID{self.Storage}, false)
+			if err != nil || done.Source != source || int(done.Next) != len(archived) {
+				t.Fatalf("abandoned %+v, %v", done, err)
+			}
+			all := append(archived, "new")
+			n.Append(id, "new")
+			want(t, n.Read(id, 0), all...)
+			n.Restart(stops["clean stop"](n))
+			want(t, n.Read(id, 0), all...)
+			want(t, n.Read(other, 0), "well")
+		})
+	}
+}
+
+// An older catalog under a broker that promised later epochs: it is overtaken, and
+// nothing that was written since is lost.
+//
+// Rows: E17, N2
+func TestE17_OlderCatalogIsOvertaken(t *testing.T) {
+	kv := memkv.New(memkv.Options{})
+	n := servicetest.Start(t, servicetest.Options{World: servicetest.World{KV: kv}})
+	id := n.Create("logs/app")
+	n.Append(id, "0")
+	older := kv.Backup()
+	all := []string{"0"}
+	for range 4 {
+		n.Restart(stops["clean stop"](n))
+		all = append(all, "more")
+		n.Append(id, "more")
+	}
+	if err := n.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	rot(t, n.FS, "a rotten record")
+	kv.Rewind(older)
 	n.Restart(nil)
-	want(t, n.Read(other, 0), "well")
-	_, err := send(n, id, servicetest.Batch(producer(1).p, "x"))
-	if !broker.Waits(err) {
-		t.Fatalf("append to a broken shard: %v", err)
-	}
-	want(t, n.Read(id, 0), "archived")
-	self, _ := n.Broker.Identity()
-	done, err := n.Broker.Abandon(n.Context(), id, []meta.StorageID{self.Storage}, false)
-	if err != nil || done.Source != broker.FromBucket || done.Next != 1 {
-		t.Fatalf("abandoned %+v, %v", done, err)
-	}
-	n.Append(id, "new")
-	want(t, n.Read(id, 0), "archived", "new")
-	n.Restart(stops["clean stop"](n))
-	want(t, n.Read(id, 0), "archived", "new")
-	want(t, n.Read(other, 0), "well")
+	n.Append(id, "after")
+	want(t, n.Read(id, 0), append(all, "after")...)
 }
