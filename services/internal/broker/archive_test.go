@@ -212,6 +212,25 @@ func TestIdleArchivedStreamIsNotLedAfterARestart(t *testing.T) {
 	want(t, n.Read(idle, 0), "a")
 }
 
+// What the log dropped before a crash is dropped again after it, without waiting
+// for somebody to use the shard.
+//
+// Rows: W5
+func TestW5_DroppedBeforeACrashIsDroppedAfterIt(t *testing.T) {
+	n := servicetest.Start(t, servicetest.Options{})
+	id := n.Create("logs/app")
+	n.Archive(id, strings.Repeat("a", 500<<10))
+	for range 1100 { // the commit mark goes into the log every 1024 commits
+		n.Append(id, "b")
+	}
+	n.Restart(stops["killed"](n))
+	for _, tail := range n.Broker.Log().Tails() {
+		if tail.ID == id && tail.Bytes > 400<<10 {
+			t.Errorf("the log keeps %d bytes, what is archived included", tail.Bytes)
+		}
+	}
+}
+
 // A failed upload is not skipped by a later one.
 func TestB74_FailedUploadIsNotSkipped(t *testing.T) {
 	n := servicetest.Start(t, servicetest.Options{})

@@ -398,6 +398,27 @@ func TestB37_AppendsInFlightWhenTheStreamIsDeleted(t *testing.T) {
 	}
 }
 
+// A delete that comes between an append's look at the catalog and its place in the
+// broker's maps leaves nothing behind.
+//
+// Rows: B37, N8
+func TestB37_DeleteWhileAShardIsOpened(t *testing.T) {
+	kv := &hookedKV{KV: memkv.New(memkv.Options{}), after: func(string) {}}
+	n := servicetest.Start(t, servicetest.Options{World: servicetest.World{KV: kv}})
+	id := n.Create("logs/app")
+	var once sync.Once
+	kv.after = func(key string) {
+		if strings.HasPrefix(key, "shards/") {
+			once.Do(func() { n.Delete(id) })
+		}
+	}
+	_, err := send(n, id, servicetest.Batch(batch.NoProducer(), "x"))
+	isErr(t, err, meta.ErrDeleted)
+	if held := n.Broker.Held(id.Stream); len(held) != 0 {
+		t.Fatalf("holds %v of a deleted stream", held)
+	}
+}
+
 // Rows: B45
 func TestB45_ManyStreamsLeaveOnlyTombstones(t *testing.T) {
 	n := servicetest.Start(t, servicetest.Options{})

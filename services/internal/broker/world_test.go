@@ -27,6 +27,7 @@ type recorder struct {
 	kv    *memkv.Store
 	store *mem.Bucket
 	note  func() any // what the picture should remember of the moment
+	keep  bool       // pictures show what a killed process leaves, not what a power cut does
 
 	gate sync.RWMutex // held for reading by a change
 	mu   sync.Mutex
@@ -83,7 +84,11 @@ func (r *recorder) change(what string) {
 
 // take takes a picture. The gate is held for writing.
 func (r *recorder) take(what string) {
-	p := picture{before: what, disk: r.disk.CrashClone(vfs.CrashOptions{}), kv: r.kv.Backup(), bucket: copyBucket(r.t, r.store)}
+	disk := r.disk.KillClone()
+	if !r.keep {
+		disk = r.disk.CrashClone(vfs.CrashOptions{})
+	}
+	p := picture{before: what, disk: disk, kv: r.kv.Backup(), bucket: copyBucket(r.t, r.store)}
 	if r.note != nil {
 		p.note = r.note()
 	}
@@ -156,6 +161,18 @@ func (g gatedBucket) Delete(ctx context.Context, keys []string) error {
 	g.r.change("bucket: delete " + strings.Join(keys, " "))
 	defer g.r.gate.RUnlock()
 	return g.Bucket.Delete(ctx, keys)
+}
+
+// hookedKV calls a function after each read of a key, before its answer is given.
+type hookedKV struct {
+	catalog.KV
+	after func(key string)
+}
+
+func (h *hookedKV) Get(ctx context.Context, key string) (catalog.KeyValue, bool, catalog.Revision, error) {
+	kv, found, at, err := h.KV.Get(ctx, key)
+	h.after(key)
+	return kv, found, at, err
 }
 
 // journal is a log that a test reads.
