@@ -44,7 +44,13 @@ type Retention struct {
 // nothing: a trim through the log does.
 func (s *Store) Retained(ctx context.Context, m *Manifest, keep Retention, now meta.Micros) (meta.Offset, error) {
 	start := m.StartOffset
-	_, bytes := m.Count()
+	bytes, err := s.liveBytes(ctx, m, m.Older)
+	if err != nil {
+		return start, err
+	}
+	for i := range m.Segments {
+		bytes += uint64(m.Segments[i].Size)
+	}
 	records := uint64(m.NextOffset - start)
 	for ref, err := range s.Segments(ctx, m, start) {
 		if err != nil {
@@ -52,14 +58,42 @@ func (s *Store) Retained(ctx context.Context, m *Manifest, keep Retention, now m
 		}
 		size, count := uint64(ref.Size), uint64(ref.NextOffset-start)
 		old := keep.Age > 0 && ref.LastTime < now-meta.Micros(keep.Age.Microseconds())
-		big := keep.Bytes > 0 && bytes >= size+keep.Bytes
-		many := keep.Records > 0 && records >= count+keep.Records
+		big := keep.Bytes > 0 && bytes >= size && bytes-size >= keep.Bytes
+		many := keep.Records > 0 && records-count >= keep.Records
 		if !old && !big && !many {
 			break
 		}
 		start, bytes, records = ref.NextOffset, bytes-min(bytes, size), records-count
 	}
 	return start, nil
+}
+
+// liveBytes sums the segments below index objects, without those wholly below the
+// start offset: only an index object that the start lies in is read.
+func (s *Store) liveBytes(ctx context.Context, m *Manifest, refs []IndexRef) (sum uint64, err error) {
+	for i := range refs {
+		switch r := &refs[i]; {
+		case !m.live(r.NextOffset):
+		case m.live(r.FirstOffset + 1):
+			sum += r.Bytes
+		default:
+			x, err := s.list(ctx, r)
+			if err != nil {
+				return 0, err
+			}
+			below, err := s.liveBytes(ctx, m, x.Indexes)
+			if err != nil {
+				return 0, err
+			}
+			sum += below
+			for j := range x.Segments {
+				if m.live(x.Segments[j].NextOffset) {
+					sum += uint64(x.Segments[j].Size)
+				}
+			}
+		}
+	}
+	return sum, nil
 }
 
 // Inspect reads one segment object whole, a block at a time, and checks all there

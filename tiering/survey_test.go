@@ -124,3 +124,39 @@ func TestT7_HibernatingShard(t *testing.T) {
 	}
 	w.checkAll()
 }
+
+// Rows: T4 (retention's part)
+// B62: bytes below the start offset, which an index object still counts, are not
+// counted twice against what is to be kept; and no limit is too large to mean "all".
+func TestT4_RetainedCountsOnlyWhatCanBeRead(t *testing.T) {
+	w := newWorld(t)
+	const size = 5000
+	for n := 9; n < 80; n += 7 { // trees of index objects of up to two levels
+		for dead := range n {
+			start := func(i int) meta.Offset { return meta.Offset(8 * min(i, dead)) }
+			m := chain(t, n, 4, start, func(st *Step) {
+				if err := w.s.PutManifest(t.Context(), st); err != nil {
+					t.Fatal(err)
+				}
+			})
+			w.s.cache.forget(func(string) bool { return true }) // the same keys, other content
+			left := n - dead
+			for keep := 1; keep <= left+1; keep += 3 {
+				want := meta.Offset(8 * (dead + max(0, left-keep)))
+				for _, r := range []Retention{{Bytes: uint64(keep * size)}, {Records: uint64(keep * 8)}} {
+					if got, err := w.s.Retained(t.Context(), m, r, 0); err != nil || got != want {
+						t.Fatalf("%d segments, %d below the start, %+v: start %d, want %d (%v)", n, dead, r, got, want, err)
+					}
+				}
+			}
+			for _, r := range []Retention{{Bytes: ^uint64(0)}, {Records: ^uint64(0)}, {Bytes: ^uint64(0) - size/2}} {
+				if got, err := w.s.Retained(t.Context(), m, r, 0); err != nil || got != m.StartOffset {
+					t.Fatalf("%+v: start %d, want %d (%v)", r, got, m.StartOffset, err)
+				}
+			}
+			if err := w.b.Delete(t.Context(), w.keys("manifests/")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
