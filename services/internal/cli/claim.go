@@ -53,13 +53,13 @@ func (g *gate) Delete(ctx context.Context, keys []string) error {
 //
 // An outage of the bucket keeps no known broker down: its log serves, and the gate
 // keeps what would be archived or deleted back.
-func (n *node) join(ctx context.Context) error {
+func (n *node) join(ctx context.Context, kv catalog.KV) error {
 	want := catalog.Cluster{Level: catalog.Level}
 	if _, err := rand.Read(want.ID[:]); err != nil {
 		return err
 	}
 	var err error
-	n.catalog, err = catalog.Open(ctx, n.kv, catalog.Options{})
+	n.catalog, err = catalog.Open(ctx, kv, catalog.Options{})
 	switch known := n.catalog; {
 	case err == nil:
 		if want, err = known.Cluster(ctx); err != nil {
@@ -83,13 +83,13 @@ func (n *node) join(ctx context.Context) error {
 	if want.Generation, err = n.store.NextGeneration(ctx); err != nil {
 		return fmt.Errorf("a new cluster must first claim its bucket %s: %w", n.gate.Location(), err)
 	}
-	if want, err = catalog.Initialize(ctx, n.kv, want); err != nil {
+	if want, err = catalog.Initialize(ctx, kv, want); err != nil {
 		return err
 	}
 	if err := n.claim(ctx, want); err != nil {
 		return err
 	}
-	n.catalog, err = catalog.Open(ctx, n.kv, catalog.Options{})
+	n.catalog, err = catalog.Open(ctx, kv, catalog.Options{})
 	return err
 }
 
@@ -137,6 +137,9 @@ func (n *node) claim(ctx context.Context, want catalog.Cluster) error {
 	if claimed.Generation != want.Generation {
 		return meta.Errorf(meta.ErrForeign, "the claim on %s has generation %d, the catalog in %s has %d: this catalog and this bucket do not belong together",
 			n.gate.Location(), claimed.Generation, n.cfg.Data, want.Generation)
+	}
+	if claimed.Fresh && n.catalog != nil {
+		n.logger.Error("alarm: a known cluster found no claim of its own in the bucket and made it anew; unless its very first start was interrupted, this is not the bucket that holds its past", "objects", n.gate.Location())
 	}
 	n.gate.open.Store(true)
 	return nil

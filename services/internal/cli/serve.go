@@ -174,7 +174,7 @@ func (n *node) openCatalog(ctx context.Context) (err error) {
 		return err
 	}
 	n.gate = &gate{Bucket: b}
-	return n.join(ctx)
+	return n.join(ctx, n.kv)
 }
 
 func openBucket(ctx context.Context, cfg *run.Config) (bucket.Bucket, error) {
