@@ -102,20 +102,32 @@ func (s *Store) index(ctx context.Context, ref *meta.SegmentRef) (*segment.Index
 	v, err := s.cache.get(ctx, s.cacheKey(r.Key, r.IndexAt), func() (any, int64, error) {
 		var x *segment.Index
 		_, err := s.fetch(r.Key, r.IndexAt, r.IndexLen, func(b []byte) (err error) {
-			x, err = segment.ParseTail(b, r.Size)
-			return notCorrupt(err)
+			if x, err = segment.ParseTail(b, r.Size); err != nil {
+				return notCorrupt(err)
+			}
+			return isThat(x, &r)
 		})
 		return x, 256 + 2*r.IndexLen, s.name(err, &r, r.IndexAt, r.IndexLen, r.FirstOffset, r.NextOffset)
 	})
 	if err != nil {
 		return nil, err
 	}
-	x := v.(*segment.Index)
-	if x.FirstLSN != r.FirstLSN || x.NextLSN != r.NextLSN || x.FirstOffset != r.FirstOffset || x.NextOffset != r.NextOffset {
-		err := meta.Errorf(meta.ErrCorrupt, "it holds LSN [%d, %d) and offsets [%d, %d), not what its reference says", x.FirstLSN, x.NextLSN, x.FirstOffset, x.NextOffset)
-		return nil, s.name(err, &r, r.IndexAt, r.IndexLen, r.FirstOffset, r.NextOffset)
+	return v.(*segment.Index), nil
+}
+
+// isThat checks that an object is the one that its key and reference say. A segment
+// of another shard may have the same size and ranges, and all its checksums verify.
+func isThat(x *segment.Index, ref *meta.SegmentRef) error {
+	k, err := ParseSegmentKey(ref.Key)
+	switch {
+	case err != nil:
+		return meta.Errorf(meta.ErrCorrupt, "%w", err)
+	case x.Shard != k.Shard || x.Lineage != k.Lineage || x.Epoch != k.Epoch || x.FirstLSN != k.Base:
+		return meta.Errorf(meta.ErrCorrupt, "it is a segment of %s, lineage %s, epoch %d, from LSN %d on: not what its key says", x.Shard, meta.Hex(x.Lineage), x.Epoch, x.FirstLSN)
+	case x.FirstLSN != ref.FirstLSN || x.NextLSN != ref.NextLSN || x.FirstOffset != ref.FirstOffset || x.NextOffset != ref.NextOffset:
+		return meta.Errorf(meta.ErrCorrupt, "it holds LSN [%d, %d) and offsets [%d, %d), not what its reference says", x.FirstLSN, x.NextLSN, x.FirstOffset, x.NextOffset)
 	}
-	return x, nil
+	return nil
 }
 
 // notCorrupt makes any failure to parse a whole tail a corruption.

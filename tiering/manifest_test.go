@@ -267,6 +267,41 @@ func TestOnlyTheOwnLineageIsBelieved(t *testing.T) {
 	}
 }
 
+// Rows: T1, T13
+// A segment that leaves records out, or whose key a sweep would not find by what
+// the manifest says, makes no manifest, so the log keeps what it holds.
+func TestT13_SegmentThatDoesNotGoOn(t *testing.T) {
+	m := chain(t, 2, 4, fromZero, nil)
+	for name, change := range map[string]func(*entry.MarkPayload, *SegmentKey){
+		"gap":             func(p *entry.MarkPayload, _ *SegmentKey) { p.Segment.FirstOffset++ },
+		"overlap":         func(p *entry.MarkPayload, _ *SegmentKey) { p.Segment.FirstOffset-- },
+		"other shard":     func(_ *entry.MarkPayload, k *SegmentKey) { k.Shard.Shard++ },
+		"other life":      func(_ *entry.MarkPayload, k *SegmentKey) { k.Shard.Incarnation++ },
+		"later lineage":   func(_ *entry.MarkPayload, k *SegmentKey) { k.Lineage++ },
+		"base of another": func(_ *entry.MarkPayload, k *SegmentKey) { k.Base++ },
+		"no key":          func(p *entry.MarkPayload, k *SegmentKey) { k.Shard.Stream.Name = "" },
+		"":                func(*entry.MarkPayload, *SegmentKey) {},
+		"gap below start": func(p *entry.MarkPayload, _ *SegmentKey) {
+			p.Segment.FirstOffset += 2
+			p.StartOffset = p.Segment.FirstOffset
+		},
+	} {
+		ref := sampleRef(2)
+		key, err := ParseSegmentKey(ref.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := entry.MarkPayload{Start: ref.FirstLSN, End: ref.NextLSN, Parent: m.Mark, Level: 1, Segment: &ref}
+		change(&p, &key)
+		ref.Key = key.String()
+		h := entry.Header{Kind: entry.Mark, Level: 1, Lineage: m.Lineage, Epoch: 4, LSN: ref.NextLSN + 5}
+		_, err = Next(m.Shard, m, h, &p, meta.Vector{{Epoch: 3, LSN: 1}})
+		if fine := name == "" || name == "gap below start"; (err == nil) != fine || err != nil && !errors.Is(err, meta.ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // The size of a manifest does not grow with history; every segment is found by
 // offset, time and LSN through the tree, as by walking all of them; and what is
 // trimmed leaves it.

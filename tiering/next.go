@@ -1,6 +1,7 @@
 package tiering
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/varve-io/varve/meta"
@@ -43,12 +44,8 @@ func next(shard meta.ShardID, parent *Manifest, head entry.Header, mark *entry.M
 	if err := m.inherit(parent, mark); err != nil {
 		return nil, err
 	}
-	if s := mark.Segment; s != nil {
-		if s.FirstOffset < m.NextOffset {
-			return nil, meta.Errorf(meta.ErrCorrupt, "mark at LSN %d of %s: segment %s starts at offset %d, below %d", head.LSN, shard, s.Key, s.FirstOffset, m.NextOffset)
-		}
-		m.Segments = append(m.Segments, *s)
-		m.NextOffset = s.NextOffset
+	if err := m.take(mark.Segment); err != nil {
+		return nil, err
 	}
 	// A range without a segment ends at most where reading starts.
 	m.NextOffset = max(m.NextOffset, m.StartOffset)
@@ -91,6 +88,32 @@ func (m *Manifest) inherit(parent *Manifest, mark *entry.MarkPayload) error {
 	}
 	m.Parent, m.NextOffset = parent.ID(), parent.NextOffset
 	m.Older, m.Segments = slices.Clone(parent.Older), slices.Clone(parent.Segments)
+	return nil
+}
+
+// take adds the segment that the mark names, if any, after checking that it goes on
+// where the parent ends and that its key is its own: sweeps find what a manifest
+// names by what the key says.
+func (m *Manifest) take(s *meta.SegmentRef) error {
+	if s == nil {
+		return nil
+	}
+	bad := func(format string, args ...any) error {
+		return meta.Errorf(meta.ErrCorrupt, "mark at LSN %d of %s: segment %s: %w", m.Mark, m.Shard, s.Key, fmt.Errorf(format, args...))
+	}
+	k, err := ParseSegmentKey(s.Key)
+	switch {
+	case err != nil:
+		return bad("%w", err)
+	case k.Shard != m.Shard || k.Lineage > m.Lineage || k.Base != s.FirstLSN:
+		return bad("its key is that of another shard, a later lineage or another range than [%d, %d)", s.FirstLSN, s.NextLSN)
+	case s.FirstOffset < m.NextOffset:
+		return bad("it starts at offset %d, below %d", s.FirstOffset, m.NextOffset)
+	case s.FirstOffset > max(m.NextOffset, m.StartOffset):
+		return bad("it starts at offset %d: those from %d on would be lost", s.FirstOffset, m.NextOffset)
+	}
+	m.Segments = append(m.Segments, *s)
+	m.NextOffset = s.NextOffset
 	return nil
 }
 

@@ -127,6 +127,40 @@ func TestT5_DamageIsNamedAndTheRestReads(t *testing.T) {
 }
 
 // Rows: T5
+// A whole, valid segment of another shard or lineage with the same ranges and size
+// lies under a key: no checksum tells, so whose it is must be looked at.
+func TestT5_AnothersSegmentIsNamed(t *testing.T) {
+	w := newWorld(t)
+	for name, change := range map[string]func(o *world){
+		"shard":       func(o *world) { o.shard.Shard++ },
+		"incarnation": func(o *world) { o.shard.Incarnation++ },
+		"lineage":     func(o *world) { o.lin++ },
+	} {
+		w.shard.Stream.Name = "app-" + name
+		mine := &world{t: t, b: w.b, s: w.s, clock: w.clock, shard: w.shard, lin: w.lin, now: 1}
+		other := &world{t: t, b: w.b, s: w.s, clock: w.clock, shard: w.shard, lin: w.lin, now: 1}
+		change(other)
+		for _, o := range []*world{mine, other} {
+			o.elect()
+			o.append(5)
+			o.archive()
+		}
+		ref := mine.manifest.Segments[0]
+		theirs, _, err := w.b.Load(t.Context(), other.manifest.Segments[0].Key, 1<<20)
+		if err != nil || int64(len(theirs)) != ref.Size {
+			t.Fatalf("%s: %d bytes, want %d (%v)", name, len(theirs), ref.Size, err)
+		}
+		w.overwrite(ref.Key, func([]byte) []byte { return theirs })
+		_, err = mine.reader().Read(t.Context(), 0, 1<<20)
+		var d *DamagedError
+		if !errors.As(err, &d) || d.Key != ref.Key || d.First != 0 || d.Next != 10 {
+			t.Errorf("%s: %v", name, err)
+		}
+		other.checkAll()
+	}
+}
+
+// Rows: T5
 func TestT5_DamagedManifestIsNamed(t *testing.T) {
 	w := newWorld(t)
 	w.append(3)
