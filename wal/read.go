@@ -78,6 +78,22 @@ func (sp span) walk(visit func(at Position, h entry.Header, encoded []byte) bool
 	return nil
 }
 
+// Cursor remembers where a reader of one shard is, so that one who follows the tail
+// doesn't walk the same frames again for each entry. The zero value knows nothing.
+// Not safe for concurrent use.
+type Cursor struct {
+	lsn meta.LSN // the last entry that was returned
+	at  Position // and the place of its frame then
+}
+
+// narrow cuts off what lies before the cursor. An entry that was moved since, or is
+// gone, is not at its old place in any extent: positions are never used twice.
+func (c *Cursor) narrow(e *Extent) {
+	if c.at > e.Position && c.at < e.End() && c.lsn > e.First && c.lsn < e.Next {
+		e.Bytes, e.Position, e.First = uint32(e.End()-c.at), c.at, c.lsn
+	}
+}
+
 // Read returns whole entries of a shard from an LSN on: at least one if there is
 // one, and then up to about most bytes. Payloads are the caller's. An LSN at the
 // end gives none. Below the start, above the end, and for a shard that isn't
@@ -85,6 +101,11 @@ func (sp span) walk(visit func(at Position, h entry.Header, encoded []byte) bool
 // [meta.ErrCorrupt] with file and position. Entries are readable once they are
 // acknowledged.
 func (l *Log) Read(n ShardNumber, from meta.LSN, most int) ([]entry.Entry, error) {
+	return l.ReadOn(n, from, most, &Cursor{})
+}
+
+// ReadOn is [Log.Read] for a reader that goes on where its last call ended.
+func (l *Log) ReadOn(n ShardNumber, from meta.LSN, most int, c *Cursor) ([]entry.Entry, error) {
 	l.mu.Lock()
 	s := l.index.byNumber[n]
 	if s == nil || from < s.start || from > s.end {
@@ -95,10 +116,13 @@ func (l *Log) Read(n ShardNumber, from meta.LSN, most int) ([]entry.Entry, error
 	spans := l.pin(s, s.find(from), int64(most)+maxExtent)
 	l.mu.Unlock()
 	defer unpin(spans)
+	if len(spans) > 0 && c.lsn < from {
+		c.narrow(&spans[0].extent)
+	}
 	var entries []entry.Entry
 	bytes := 0
 	for _, sp := range spans {
-		err := sp.walk(func(_ Position, _ entry.Header, encoded []byte) bool {
+		err := sp.walk(func(at Position, _ entry.Header, encoded []byte) bool {
 			e, size, err := entry.Decode(encoded)
 			if err != nil || e.LSN < from {
 				return err == nil // a frame that verifies holds an entry that does
@@ -108,6 +132,7 @@ func (l *Log) Read(n ShardNumber, from meta.LSN, most int) ([]entry.Entry, error
 				return false
 			}
 			entries, bytes = append(entries, e), bytes+size
+			c.lsn, c.at = e.LSN, at
 			return bytes < most
 		})
 		if err != nil {

@@ -127,7 +127,7 @@ func (b *Broker) start(ctx context.Context, found *replay) error {
 	}
 	b.adopt(found)
 	found.shards = nil // the log keeps its options, and they name the replay
-	b.reportUnknown(ctx, assigned)
+	b.reportUnknown(ctx, assigned, false)
 	b.events.collect(b)
 	b.opts.Group.Go("upkeep", b.upkeep)
 	b.opts.Group.Go("archive", b.schedule)

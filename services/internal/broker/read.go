@@ -29,6 +29,9 @@ type Page struct {
 type Reader struct {
 	s       *shard
 	cold    *tiering.Reader
+	next    meta.LSN    // where it goes on in the log, if it is asked for at; 0: not known
+	at      meta.Offset // the offset after the last batch that was read
+	cursor  wal.Cursor
 	waiting error // the shard has no leader: why. What lies above the bucket is not known
 }
 
@@ -130,27 +133,44 @@ func (r *Reader) local(number wal.ShardNumber, seen replica.Committed, from meta
 	if number == 0 {
 		return nil, false, nil
 	}
-	log := r.s.b.log
-	lsn, found, err := log.FindOffset(number, from)
-	if err != nil || !found {
-		return nil, false, err
+	lsn, found := r.next, r.next > 0 && r.at == from
+	r.next = 0
+	if found {
+		entries, err = r.batches(number, lsn, seen, from, most)
 	}
-	all, err := log.Read(number, lsn, most)
+	if len(entries) == 0 && err == nil { // commands alone lie there, or it is not known where
+		if lsn, found, err = r.s.b.log.FindOffset(number, from); err != nil || !found {
+			return nil, false, err
+		}
+		entries, err = r.batches(number, lsn, seen, from, most)
+	}
 	if errors.Is(err, wal.ErrNotLocal) {
 		return nil, false, nil
 	}
-	if err != nil {
-		return nil, true, err
+	if err != nil || len(entries) == 0 {
+		return nil, err != nil, err
 	}
+	last := entries[len(entries)-1]
+	r.next, r.at = last.LSN+1, after(last)
+	return entries, true, nil
+}
+
+// batches reads committed batches from an LSN on, those that end above an offset.
+func (r *Reader) batches(number wal.ShardNumber, lsn meta.LSN, seen replica.Committed, from meta.Offset, most int) ([]entry.Entry, error) {
+	all, err := r.s.b.log.ReadOn(number, lsn, most, &r.cursor)
+	if err != nil {
+		return nil, err
+	}
+	kept := all[:0]
 	for _, e := range all {
 		if e.LSN > seen.LSN {
 			break
 		}
 		if e.Kind == entry.Batch && after(e) > from {
-			entries = append(entries, e)
+			kept = append(kept, e)
 		}
 	}
-	return entries, len(entries) > 0, nil
+	return kept, nil
 }
 
 // FindTime returns the first offset whose append time is not before t: the tail

@@ -45,14 +45,14 @@ func (b *Broker) applyTombstones(ctx context.Context, found *replay) (view *cata
 
 // reportUnknown tells of every shard held here that the catalog does not know and
 // no tombstone covers. Its data stays.
-func (b *Broker) reportUnknown(ctx context.Context, assigned []catalog.ShardRow) {
+func (b *Broker) reportUnknown(ctx context.Context, assigned []catalog.ShardRow, rewound bool) {
 	known := make(map[meta.ShardID]bool, len(assigned))
 	for _, row := range assigned {
 		known[row.ID] = true
 	}
 	for _, s := range b.all() {
 		if !known[s.id] {
-			b.reportUnexplained(ctx, s.id, false)
+			b.reportUnexplained(ctx, s.id, rewound)
 		}
 	}
 }
@@ -79,7 +79,12 @@ func (b *Broker) watch(ctx context.Context, view *catalog.View) error {
 		}
 		for _, id := range u.Removed {
 			b.routes.drop(id.Stream)
-			b.reportUnexplained(ctx, id, u.Rewound)
+			if !u.Full {
+				b.reportUnexplained(ctx, id, u.Rewound)
+			}
+		}
+		if u.Full { // a row may also have come and gone between two looks
+			b.reportUnknown(ctx, u.Assigned, u.Rewound)
 		}
 	}
 }
