@@ -105,7 +105,11 @@ func (b *Broker) Abandon(ctx context.Context, id meta.ShardID, lost []meta.Stora
 	if err != nil {
 		return a, err
 	}
-	return a, s.lead(ctx)
+	err = s.lead(ctx)
+	if Waits(err) { // an attempt that was under way went by the old row
+		err = s.lead(ctx)
+	}
+	return a, err
 }
 
 // goOnFrom chooses what a shard is re-formed from: the furthest of this broker's

@@ -60,9 +60,6 @@ func (b *Broker) Append(ctx context.Context, id meta.ShardID, a Append, done fun
 	if err := s.lead(ctx); err != nil {
 		return err
 	}
-	if a.Level == replica.Archive {
-		defer b.kick()
-	}
 	release, err := b.log.Reserve(ctx, int64(len(a.Batch))+entry.HeaderSize)
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", id.Stream, err)
@@ -150,7 +147,6 @@ func (b *Broker) Trim(ctx context.Context, id meta.ShardID, before meta.Offset) 
 	if err != nil {
 		return Ends{}, err
 	}
-	b.kick()
 	return Ends{Start: a.Start, Tail: a.Tail, LastTime: a.Time, Lineage: lineage}, nil
 }
 

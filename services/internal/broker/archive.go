@@ -82,7 +82,7 @@ func (s *shard) due(pressed bool) bool {
 	open := !s.tier.dirty.IsZero() && (sealable || !st.Serving)
 	switch {
 	case st.Marks > 0:
-	case open && (pressed || s.tier.wanted || s.b.log.Tail(s.number).Bytes >= cfg.SegmentBytes || now.Sub(s.tier.dirty) >= cfg.SegmentAge):
+	case open && (pressed || s.tier.wanted != 0 && s.tier.wanted <= st.Commit || s.b.log.Tail(s.number).Bytes >= cfg.SegmentBytes || now.Sub(s.tier.dirty) >= cfg.SegmentAge):
 	default:
 		return false
 	}
@@ -160,8 +160,8 @@ func (s *shard) archive(ctx context.Context) error {
 	s.mu.Lock()
 	seal, ok := s.core().Seal()
 	row, vector, stream := s.row, s.durable.Vector(), s.stream
-	if ok && s.core().Status().Last < seal.End {
-		s.tier.dirty, s.tier.wanted = time.Time{}, false // set again by what is proposed from now on
+	if ok {
+		s.sealed(seal.End)
 	}
 	s.mu.Unlock()
 	if !ok {
@@ -176,10 +176,22 @@ func (s *shard) archive(ctx context.Context) error {
 		if s.tier.dirty.IsZero() {
 			s.soil()
 		}
-		s.tier.wanted = true // what was sealed is still due
+		s.want(seal.End - 1) // what was sealed is still due
 		s.mu.Unlock()
 	}
 	return err
+}
+
+// sealed takes what lies below an LSN off what is to be archived; the rest is as
+// old as now. s.mu is held.
+func (s *shard) sealed(end meta.LSN) {
+	if s.tier.wanted < end {
+		s.tier.wanted = 0
+	}
+	s.tier.dirty = time.Time{}
+	if s.durable.Last() >= end {
+		s.soil()
+	}
 }
 
 // mark uploads a sealed range and appends its archive mark.

@@ -459,3 +459,29 @@ func TestDuplicatesAndRefusalsAreNotArchived(t *testing.T) {
 		t.Fatalf("%d manifests, want %d", got, count)
 	}
 }
+
+// One append at level archive among many others has its past archived, once, and
+// not everything that comes after it, batch by batch.
+func TestOneArchivedAppendSealsOnce(t *testing.T) {
+	n := servicetest.Start(t, servicetest.Options{})
+	id := n.Create("logs/app")
+	var producers sync.WaitGroup
+	for i := range 16 {
+		producers.Go(func() {
+			for j := range 40 {
+				if _, err := send(n, id, servicetest.Batch(batch.NoProducer(), fmt.Sprint(i, j))); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	n.Archive(id, "archived")
+	producers.Wait()
+	n.Append(id, "last")
+	if got := len(n.Keys("manifests/")); got > 2 {
+		t.Fatalf("%d manifests for one append at level archive", got)
+	}
+	if got := len(n.Read(id, 0)); got != 16*40+2 {
+		t.Fatalf("%d records", got)
+	}
+}

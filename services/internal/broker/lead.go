@@ -140,6 +140,9 @@ func (s *shard) opened(ctx context.Context, a *attempt, row catalog.ShardRow) (s
 		case gone != nil:
 			return false, gone
 		case st.Serving:
+			s.mu.Lock()
+			s.alarm = nil // it was about an epoch that is over
+			s.mu.Unlock()
 			s.b.sweepLater(s.id) // an upload may have been interrupted by the last stop
 			return true, nil
 		case st.Role == replica.Poisoned:

@@ -48,7 +48,7 @@ type shard struct {
 // tier is what a shard knows of its part of the bucket.
 type tier struct {
 	dirty    time.Time         // since when something may have to be archived; zero: nothing
-	wanted   bool              // somebody waits for it: an append at level archive, or a trim that frees objects
+	wanted   meta.LSN          // somebody waits until this is archived: an append at level archive, or a trim that frees objects; 0: nobody
 	busy     bool              // an archiver works on it
 	tryAfter time.Time         // after a failure
 	failures int               // in a row
@@ -174,9 +174,10 @@ func (s *shard) written(seq uint64, err error) {
 
 // committed moves what readers may see. s.mu is held.
 func (s *shard) committed(c replica.Committed) {
+	before := s.seen.LSN
 	s.seen = c
 	s.wake()
-	if s.tier.wanted {
+	if w := s.tier.wanted; before < w && w <= c.LSN {
 		poke(s.b.sealUp)
 	}
 	if c.Droppable > 0 && s.number != 0 {
@@ -227,8 +228,18 @@ func (s *shard) propose(p *replica.Propose, done func(replica.Answer)) {
 			s.soil()
 		}
 		if p.Level == replica.Archive && !s.tier.dirty.IsZero() || grew && p.Kind == replica.ProposeTrim {
-			s.tier.wanted = true
+			s.want(s.durable.Last())
 		}
+	}
+}
+
+// want has the log archived up to an LSN soon: once it is committed, and with it
+// what else is by then. s.mu is held.
+func (s *shard) want(lsn meta.LSN) {
+	s.tier.wanted = max(s.tier.wanted, lsn)
+	if s.tier.wanted <= s.seen.LSN {
+		s.freshen()
+		poke(s.b.sealUp)
 	}
 }
 
