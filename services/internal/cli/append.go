@@ -117,7 +117,7 @@ func (f *appendFlags) template(cmd *cobra.Command) (r sdk.Record, err error) {
 }
 
 // closing is how long a stop by signal waits for what was read before it.
-const closing = 10 * time.Second
+const closing = 5 * time.Second
 
 // tally counts answers.
 type tally struct {
@@ -132,7 +132,7 @@ type tally struct {
 // after a signal it stays behind, and the process ends without it.
 func (f *appendFlags) pump(cmd *cobra.Command, p *sdk.Producer, next func() (sdk.Record, error)) error {
 	var t tally
-	ctx, stop := context.WithCancelCause(cmd.Context())
+	ctx, stop := context.WithCancelCause(context.WithoutCancel(cmd.Context())) // a signal cuts no record in hand
 	defer stop(nil)
 	done := func(_ sdk.Position, err error) {
 		t.mu.Lock()
@@ -144,13 +144,16 @@ func (f *appendFlags) pump(cmd *cobra.Command, p *sdk.Producer, next func() (sdk
 			stop(err)
 		}
 	}
+	turn := make(chan struct{}, 1) // held while a record is handed over
 	read := make(chan error, 1)
 	go func() {
 		var err error
 		for err == nil {
 			var r sdk.Record
 			if r, err = next(); err == nil {
+				turn <- struct{}{}
 				err = p.AppendAsync(ctx, r, done)
+				<-turn
 			}
 		}
 		read <- err
@@ -158,8 +161,8 @@ func (f *appendFlags) pump(cmd *cobra.Command, p *sdk.Producer, next func() (sdk
 	var bad error
 	select {
 	case bad = <-read:
-	case <-ctx.Done():
-		bad = context.Cause(ctx)
+	case <-cmd.Context().Done():
+		bad = context.Cause(cmd.Context())
 	}
 	if errors.Is(bad, io.EOF) {
 		bad = nil
@@ -167,9 +170,16 @@ func (f *appendFlags) pump(cmd *cobra.Command, p *sdk.Producer, next func() (sdk
 	// What was read is delivered even when the input turned bad. A failed record
 	// ends the wait; a signal bounds it.
 	if signal := context.Cause(cmd.Context()); signal != nil {
-		wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+		wait, cancel := context.WithTimeout(ctx, closing)
 		defer cancel()
-		if err := p.Close(wait); err != nil {
+		var err error
+		select {
+		case turn <- struct{}{}: // and kept: nothing more is taken
+			err = p.Close(wait)
+		case <-wait.Done():
+			err = errors.Join(wait.Err(), p.Close(wait))
+		}
+		if err != nil {
 			return fmt.Errorf("%v, with records that are not acknowledged: %v", signal, err)
 		}
 		bad = signal

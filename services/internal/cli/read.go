@@ -101,7 +101,7 @@ func (f *readFlags) options(cmd *cobra.Command) ([]sdk.ReadOption, error) {
 	if f.until != "" {
 		t, err := parseTime(f.until)
 		if err != nil {
-			return nil, err
+			return nil, usage("--until: %w", err)
 		}
 		list = append(list, sdk.Until(t))
 	}
