@@ -93,9 +93,11 @@ type sweep struct {
 	s    *Store
 	req  *SweepRequest
 	auth Authority
-	old  []*Manifest // written before the authority's, oldest first, at most maxOld
+	old  []*Manifest // written before the authority's and not pinned, oldest first, at most maxOld
 
 	newest   *Manifest       // the authority's, or a later one that the bucket has
+	pinned   []ManifestID    // written before the authority's, and kept by a snapshot
+	unread   bool            // there are more than are in old: an unnamed object may be retired
 	previous ManifestID      // the last one before the authority's
 	gone     map[string]bool // deleted by this sweep
 	out      SweepResult
@@ -173,7 +175,7 @@ func (sw *sweep) authorize(ctx context.Context) (err error) {
 	if m != nil && (m.Shard != sw.req.Shard || m.Lineage > sw.req.Lineage) {
 		return meta.Invalidf("sweep of %s in lineage %s: got manifest %s", sw.req.Shard, meta.Hex(sw.req.Lineage), m.Key())
 	}
-	sw.old, sw.newest, sw.previous = nil, m, ManifestID{}
+	sw.old, sw.pinned, sw.newest, sw.previous, sw.unread = nil, nil, m, ManifestID{}, false
 	var ids []ManifestID
 	last := ManifestID{}
 	for info, err := range sw.s.bucket.List(ctx, manifestPrefix(sw.req.Shard), "") {
@@ -188,8 +190,12 @@ func (sw *sweep) authorize(ctx context.Context) (err error) {
 			last = f.ID
 		}
 		if m != nil && older(f.ID, m.ID()) && (f.ID.Lineage == m.Lineage || sw.req.OtherLineages) {
-			ids = append(ids, f.ID)
 			sw.previous = f.ID
+			if sw.keeps(info.Key) {
+				sw.pinned = append(sw.pinned, f.ID)
+			} else {
+				ids = append(ids, f.ID)
+			}
 		}
 	}
 	// The caller's view may be older than the bucket: what a written manifest of the
@@ -199,6 +205,7 @@ func (sw *sweep) authorize(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	sw.unread = sw.newest != m || len(ids) > maxOld
 	if m != nil && m.Lineage != sw.req.Lineage {
 		return nil // the base from an earlier lineage: it protects and retires nothing
 	}
@@ -218,6 +225,9 @@ func (sw *sweep) authorize(ctx context.Context) (err error) {
 // maxOld bounds how many older manifests one sweep holds in memory; the rest
 // follows once these are gone.
 const maxOld = 16
+
+// keeps reports whether a snapshot keeps the object.
+func (sw *sweep) keeps(key string) bool { return sw.auth.Pinned != nil && sw.auth.Pinned(key) }
 
 func older(a, b ManifestID) bool {
 	return a.Lineage < b.Lineage || a.Lineage == b.Lineage && a.Mark < b.Mark
@@ -247,12 +257,12 @@ func (sw *sweep) garbage(ctx context.Context, k SegmentKey) (bool, error) {
 	case !retired && k.Epoch > sw.auth.Through && !sw.s.wasGivenUp(key):
 		return false, nil
 	}
-	return sw.free(ctx, key, k.Base, retired)
+	return sw.free(ctx, key, k.Base, retired || sw.unread)
 }
 
 // free says whether nobody reads garbage any more.
 func (sw *sweep) free(ctx context.Context, key string, base meta.LSN, retired bool) (bool, error) {
-	pinned, err := sw.pinned(ctx, key, base)
+	pinned, err := sw.inUse(ctx, key, base)
 	if err != nil {
 		return false, err
 	}
@@ -293,8 +303,8 @@ func (sw *sweep) retired(ctx context.Context, key string, base meta.LSN) (bool, 
 	return false, nil
 }
 
-func (sw *sweep) pinned(ctx context.Context, key string, base meta.LSN) (bool, error) {
-	if sw.auth.Pinned != nil && sw.auth.Pinned(key) {
+func (sw *sweep) inUse(ctx context.Context, key string, base meta.LSN) (bool, error) {
+	if sw.keeps(key) {
 		return true, nil
 	}
 	for _, m := range sw.s.reading(sw.req.Shard) {

@@ -2,15 +2,16 @@ package tiering
 
 import (
 	"context"
+	"slices"
 
 	"github.com/varve-io/varve/meta"
 )
 
 // manifests removes superseded manifests, each after what it alone still named,
-// and index objects that no manifest in use names.
+// and then index objects that no manifest names any more.
 func (sw *sweep) manifests(ctx context.Context) error {
 	keys, after, err := sw.list(ctx, manifestPrefix(sw.req.Shard))
-	if err != nil {
+	if err != nil || len(keys) == 0 {
 		return err
 	}
 	var indexes []manifestFile
@@ -24,49 +25,66 @@ func (sw *sweep) manifests(ctx context.Context) error {
 			indexes = append(indexes, f)
 		}
 	}
-	if len(keys) > 0 {
-		if err := sw.authorize(ctx); err != nil {
-			return err
-		}
-	}
-	m := sw.auth.Manifest
-	if m == nil || m.Lineage != sw.req.Lineage {
-		return nil
-	}
-	kept := []*Manifest{m, sw.newest}
-	for _, x := range sw.old {
-		if x.ID() == sw.previous && sw.newest == m { // the newest two stay
-			kept = append(kept, x)
-			continue
-		}
-		gone, err := sw.supersede(ctx, x)
-		if err != nil {
-			return err
-		}
-		if !gone {
-			kept = append(kept, x)
-		}
-	}
-	if err := sw.indexes(ctx, indexes, append(kept, sw.s.reading(sw.req.Shard)...)); err != nil {
+	kept, err := sw.superseded(ctx)
+	if err != nil {
 		return err
+	}
+	// An index object must not go before a manifest that still needs it to find what
+	// it retired: not while there is one that was not read.
+	if kept != nil && !sw.unread {
+		if err := sw.indexes(ctx, indexes, append(kept, sw.s.reading(sw.req.Shard)...)); err != nil {
+			return err
+		}
 	}
 	sw.out.After = after
 	return nil
 }
 
+// superseded removes the manifests that it can, some at a time, and returns those
+// that stay; none when the log knows of no manifest of its own lineage.
+func (sw *sweep) superseded(ctx context.Context) ([]*Manifest, error) {
+	for {
+		if err := sw.authorize(ctx); err != nil {
+			return nil, err
+		}
+		m := sw.auth.Manifest
+		if m == nil || m.Lineage != sw.req.Lineage {
+			return nil, nil
+		}
+		kept := []*Manifest{m, sw.newest}
+		for _, x := range sw.old {
+			if x.ID() == sw.previous && sw.newest == m { // the newest two stay
+				kept = append(kept, x)
+				continue
+			}
+			gone, err := sw.supersede(ctx, x)
+			if err != nil {
+				return nil, err
+			}
+			if !gone {
+				kept = append(kept, x)
+			}
+		}
+		if !sw.unread || len(kept) == len(sw.old)+2 {
+			sw.out.Pinned += len(sw.pinned)
+			return kept, nil
+		}
+	}
+}
+
 // supersede removes what a manifest names and the newest doesn't, then it. It is
 // kept as long as any of that is.
 func (sw *sweep) supersede(ctx context.Context, x *Manifest) (gone bool, err error) {
-	if sw.auth.Pinned != nil && sw.auth.Pinned(x.Key()) {
-		sw.out.Pinned++
-		return false, nil
-	}
 	var retired []string
 	kept := false
 	err = sw.s.diff(ctx, x, sw.auth.Manifest, func(ref *meta.SegmentRef) error {
 		k, err := ParseSegmentKey(ref.Key)
 		if err != nil || k.Lineage != sw.req.Lineage && !sw.req.OtherLineages || k.Shard != sw.req.Shard || sw.gone[ref.Key] {
 			return nil // somebody else's to remove, or removed
+		}
+		if sw.keeps(ref.Key) {
+			sw.out.Pinned++
+			return nil // the pinned manifest goes on to name it
 		}
 		free, err := sw.free(ctx, ref.Key, ref.FirstLSN, true)
 		if free {
@@ -88,15 +106,28 @@ func (sw *sweep) supersede(ctx context.Context, x *Manifest) (gone bool, err err
 	return true, sw.remove(ctx, []string{x.Key()})
 }
 
-// indexes removes index objects of the past that none of the manifests names.
-// One of a mark above the newest manifest was put ahead of its own.
+// indexes removes index objects of the past that none of the manifests names, nor
+// one that a snapshot keeps. One of a mark above the newest manifest was put ahead
+// of its own.
 func (sw *sweep) indexes(ctx context.Context, found []manifestFile, inUse []*Manifest) error {
-	if len(found) == 0 {
-		return nil
-	}
 	named := make(map[string]bool)
 	for _, m := range inUse {
 		if err := sw.s.listNames(ctx, m.Older, named); err != nil && !missing(err) {
+			return err
+		}
+	}
+	found = slices.DeleteFunc(found, func(f manifestFile) bool {
+		return named[indexKey(f.Shard, f.ID, f.Depth)] || f.ID.Mark > sw.auth.Manifest.Mark
+	})
+	if len(found) == 0 {
+		return nil
+	}
+	for _, id := range sw.pinned {
+		m, err := sw.s.LoadManifest(ctx, sw.req.Shard, id)
+		if err == nil {
+			err = sw.s.listNames(ctx, m.Older, named)
+		}
+		if err != nil && !missing(err) {
 			return err
 		}
 	}
@@ -104,10 +135,9 @@ func (sw *sweep) indexes(ctx context.Context, found []manifestFile, inUse []*Man
 	for _, f := range found {
 		key := indexKey(f.Shard, f.ID, f.Depth)
 		switch {
-		case named[key] || f.ID.Mark > sw.auth.Manifest.Mark:
 		case f.ID.Lineage != sw.req.Lineage && !sw.req.OtherLineages:
 			sw.out.OtherLineages++
-		case sw.auth.Pinned != nil && sw.auth.Pinned(key):
+		case named[key] || sw.keeps(key):
 			sw.out.Pinned++
 		case sw.s.seenFor(key) < sw.s.opt.Grace:
 			sw.out.Waiting++
