@@ -19,7 +19,7 @@ func TestReadOnAgainstRead(t *testing.T) {
 	e := &explorer{rig: open(t, smallOptions(mem)), mem: mem}
 	rng := rand.New(rand.NewPCG(7, 7))
 	n := e.bind(1)
-	var c Cursor
+	c, again := Cursor{}, Cursor{Reuse: true}
 	at := meta.LSN(1)
 	for round := range 60 {
 		var recs []Record
@@ -50,7 +50,9 @@ func TestReadOnAgainstRead(t *testing.T) {
 			if err != nil || gotErr != nil {
 				t.Fatalf("round %d, from %d: %v, %v", round, at, err, gotErr)
 			}
-			if d := cmp.Diff(want, got); d != "" {
+			reused, err := e.log.ReadOn(n, at, most, &again)
+			e.must(err)
+			if d := cmp.Diff(want, got) + cmp.Diff(want, reused); d != "" {
 				t.Fatalf("round %d, from %d: %s", round, at, d)
 			}
 			at += meta.LSN(len(got))

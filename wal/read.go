@@ -42,8 +42,12 @@ func unpin(spans []span) {
 // the position of its frame, in order of LSN, until visit returns false. Every
 // frame up to the last one wanted is verified.
 func (sp span) walk(visit func(at Position, h entry.Header, encoded []byte) bool) error {
+	return sp.walkIn(make([]byte, sp.extent.Bytes), visit)
+}
+
+// walkIn is walk with a buffer of the extent's size.
+func (sp span) walkIn(b []byte, visit func(at Position, h entry.Header, encoded []byte) bool) error {
 	e := sp.extent
-	b := make([]byte, e.Bytes)
 	if err := sp.file.readAt(b, e.Position); err != nil {
 		return err
 	}
@@ -82,8 +86,25 @@ func (sp span) walk(visit func(at Position, h entry.Header, encoded []byte) bool
 // doesn't walk the same frames again for each entry. The zero value knows nothing.
 // Not safe for concurrent use.
 type Cursor struct {
-	lsn meta.LSN // the last entry that was returned
-	at  Position // and the place of its frame then
+	// Reuse makes entries valid until the next call only: their bytes lie in memory
+	// that is used again.
+	Reuse bool
+
+	lsn   meta.LSN // the last entry that was returned
+	at    Position // and the place of its frame then
+	arena []byte
+}
+
+// room gives n bytes; with Reuse, of those that the call before gave out.
+func (c *Cursor) room(n int) []byte {
+	if !c.Reuse {
+		return make([]byte, n)
+	}
+	if len(c.arena)+n > cap(c.arena) {
+		c.arena = make([]byte, 0, max(n, 2*cap(c.arena))) // the old one goes with its entries
+	}
+	c.arena = c.arena[:len(c.arena)+n]
+	return c.arena[len(c.arena)-n:]
 }
 
 // narrow cuts off what lies before the cursor. An entry that was moved since, or is
@@ -116,13 +137,14 @@ func (l *Log) ReadOn(n ShardNumber, from meta.LSN, most int, c *Cursor) ([]entry
 	spans := l.pin(s, s.find(from), int64(most)+maxExtent)
 	l.mu.Unlock()
 	defer unpin(spans)
+	c.arena = c.arena[:0]
 	if len(spans) > 0 && c.lsn < from {
 		c.narrow(&spans[0].extent)
 	}
 	var entries []entry.Entry
 	bytes := 0
 	for _, sp := range spans {
-		err := sp.walk(func(at Position, _ entry.Header, encoded []byte) bool {
+		err := sp.walkIn(c.room(int(sp.extent.Bytes)), func(at Position, _ entry.Header, encoded []byte) bool {
 			e, size, err := entry.Decode(encoded)
 			if err != nil || e.LSN < from {
 				return err == nil // a frame that verifies holds an entry that does

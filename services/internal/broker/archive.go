@@ -13,6 +13,7 @@ import (
 	"github.com/varve-io/varve/tiering"
 	"github.com/varve-io/varve/tiering/bucket"
 	"github.com/varve-io/varve/tiering/segment"
+	"github.com/varve-io/varve/wal"
 )
 
 // archivers is how many shards are archived at once.
@@ -219,15 +220,16 @@ func (s *shard) mark(ctx context.Context, seal replica.Seal, row placing, vector
 	return err
 }
 
-// entries walks a committed range of the log.
+// entries walks a committed range of the log. An entry is valid until the next.
 func (s *shard) entries(ctx context.Context, from, to meta.LSN) iter.Seq2[entry.Entry, error] {
-	const page = 4 << 20
+	const page = 1 << 20
 	return func(yield func(entry.Entry, error) bool) {
 		s.mu.Lock()
 		number := s.number
 		s.mu.Unlock()
+		cursor := wal.Cursor{Reuse: true}
 		for from < to {
-			list, err := s.b.log.Read(number, from, page)
+			list, err := s.b.log.ReadOn(number, from, page, &cursor)
 			if err == nil && len(list) == 0 {
 				err = meta.Errorf(meta.ErrCorrupt, "shard %s: the log ends at LSN %d, below the sealed range's end %d", s.id, from, to)
 			}
