@@ -27,6 +27,7 @@ type World struct {
 	Bucket bucket.Bucket // default one in memory; [Node.Faults] wraps it
 	FS     vfs.FS        // default an in-memory disk
 	Dir    string        // the data directory; default "data/varve"
+	Run    string        // the runtime directory, on another disk; default "run/varve"
 }
 
 // Options shape a node.
@@ -57,6 +58,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Dir == "" {
 		o.Dir = "data/varve"
+	}
+	if o.Run == "" {
+		o.Run = "run/varve"
 	}
 	if o.ID == "" {
 		o.ID = "a"
@@ -108,13 +112,17 @@ func Start(t testing.TB, o Options) *Node {
 // New makes a node that is not running yet: see [Node.Open].
 func New(t testing.TB, o Options) *Node {
 	n := &Node{Options: o.withDefaults(), T: t}
-	n.Faults = fault.New(n.Bucket)
+	n.Rewire()
 	t.Cleanup(func() {
 		n.Faults.Clear()
 		n.Kill()
 	})
 	return n
 }
+
+// Rewire puts the faults in front of the Bucket that is set now, for a node that
+// is not running.
+func (n *Node) Rewire() { n.Faults = fault.New(n.Bucket) }
 
 // Open starts the node's process.
 func (n *Node) Open() (err error) {
@@ -145,7 +153,7 @@ func (n *Node) Open() (err error) {
 		Group: n.group, Catalog: n.Catalog, Store: n.Store,
 		Log: wal.Options{
 			FS: n.FS, Dir: n.Dir, Cluster: cluster.ID, Broker: n.ID, Mode: n.Mode, Budget: n.Budget,
-			FileSize: n.FileSize, BootID: n.BootID, WitnessDir: "run/varve",
+			FileSize: n.FileSize, BootID: n.BootID, WitnessDir: n.Run,
 		},
 		Defaults: n.Defaults, AutoCreate: true, Purge: n.Purge, Now: n.Now, Logger: n.Logger, Twins: n.Twins,
 	})
