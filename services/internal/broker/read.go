@@ -64,6 +64,10 @@ func (r *Reader) Close() {
 	}
 }
 
+// Near reports whether an offset is where the reader goes on in the log, so that
+// reading from there takes no longer than the disk does.
+func (r *Reader) Near(from meta.Offset) bool { return r.next > 0 && r.at == from }
+
 // Ends returns the shard's start and tail as readers may see them now.
 func (r *Reader) Ends() (Ends, error) {
 	r.s.mu.Lock()

@@ -87,6 +87,9 @@ func (g *reading) session(ctx context.Context, beat time.Duration, send func(*va
 // returns; meanwhile only the shard's ends are looked at, which the reader does not
 // change.
 func (g *reading) fetch(ctx context.Context, beat time.Duration, alive func() error) (page *varvev1.ReadResponse, done bool, err error) {
+	if g.reader.Near(g.sel.from) {
+		return g.page(ctx)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ready := make(chan struct{})
