@@ -18,6 +18,7 @@ import (
 type Identity struct {
 	Storage     meta.StorageID
 	Predecessor meta.StorageID // the id before this one; zero means none
+	Ancestors   Ancestors      // the ids before Predecessor
 	StartCount  uint64         // starts of this storage id, this one included
 	Boot        meta.BootNonce // random for every Open
 	Kept        bool           // Storage is what it was before this start
@@ -239,7 +240,7 @@ func (d *identity) apply(e evidence) error {
 		return d.renew(v.why)
 	}
 	d.ID.Kept, d.ID.Storage = true, e.id
-	d.ID.Predecessor = d.super.current.Predecessor
+	d.ID.Predecessor, d.ID.Ancestors = d.super.current.Predecessor, d.super.current.Ancestors
 	d.ID.StartCount = max(d.super.current.Start, e.run.Start) + 1
 	if v.tail == tailProven {
 		d.End = e.run.End
@@ -258,6 +259,11 @@ func (d *identity) renew(why string) error {
 	d.ID.Storage, d.ID.Predecessor, d.ID.StartCount = id, d.was, 1
 	if d.was.IsZero() {
 		d.ID.Predecessor = d.super.current.Storage
+	}
+	// An interrupted change has written the predecessor already.
+	d.ID.Ancestors = d.super.current.Ancestors
+	if p := d.super.current.Predecessor; p != d.ID.Predecessor {
+		d.ID.Ancestors = d.ID.Ancestors.with(p)
 	}
 	d.ID.Kept, d.ID.Why, d.Tail = false, why, tailDenied
 	return nil
@@ -295,7 +301,7 @@ func (d *identity) commit() error {
 		}
 	}
 	next := d.super.current
-	next.Storage, next.Predecessor, next.Start = d.ID.Storage, d.ID.Predecessor, d.ID.StartCount
+	next.Storage, next.Predecessor, next.Ancestors, next.Start = d.ID.Storage, d.ID.Predecessor, d.ID.Ancestors, d.ID.StartCount
 	if err := d.super.write(next); err != nil {
 		return err
 	}

@@ -329,3 +329,26 @@ func TestD2_AFullDisk(t *testing.T) {
 		t.Errorf("with room again: %+v", id)
 	}
 }
+
+// Rows: D2
+func TestD2_AncestorsAreRemembered(t *testing.T) {
+	var i Identity
+	id := func(n int) (s meta.StorageID) { s[0], s[1] = byte(n), 1; return s }
+	if i.DescendsFrom(meta.StorageID{}) {
+		t.Error("a new directory descends from nothing")
+	}
+	for n := range maxAncestors + 3 {
+		if i.Ancestors = i.Ancestors.with(i.Predecessor); i.Ancestors.count() != min(n, maxAncestors) {
+			t.Fatalf("%d ancestors after %d changes", i.Ancestors.count(), n)
+		}
+		i.Predecessor = id(n)
+		for m := range n + 1 {
+			if got, want := i.DescendsFrom(id(m)), m >= n-maxAncestors; got != want {
+				t.Fatalf("after %d changes: descends from the one of change %d: %v", n, m, got)
+			}
+		}
+		if i.DescendsFrom(id(n+1)) || i.DescendsFrom(meta.StorageID{}) {
+			t.Fatal("descends from a stranger")
+		}
+	}
+}

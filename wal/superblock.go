@@ -21,11 +21,11 @@ import (
 //	|"vSUP"|version| 0  | sequence | start | cluster | storage | predecessor | origin |
 //	|      |  = 1  |    |          | count | id      | id      |             |        |
 //	+------+-------+----+----------+-------+---------+---------+-------------+--------+
-//	88             96        104   108                                             end-4
-//	+--------------+---------+-----+-------------------+---------------------------+-----+
-//	| checkpoint:  | size    | CRC | u16 length,       | u16 length, broker id     | CRC |
-//	| position     |         |     | name ("" = none)  |                           |     |
-//	+--------------+---------+-----+-------------------+---------------------------+-----+
+//	88             96        104   108                                            end-4
+//	+--------------+---------+-----+-------------------+------------+------------+-----+
+//	| checkpoint:  | size    | CRC | u16 length,       | u16 length,| u16 count, | CRC |
+//	| position     |         |     | name ("" = none)  | broker id  | ancestors  |     |
+//	+--------------+---------+-----+-------------------+------------+------------+-----+
 //
 // The last four bytes of a slot are the CRC32C of all before, in every version.
 //
@@ -35,7 +35,7 @@ import (
 const (
 	superblockMagic   = 'v' | 'S'<<8 | 'U'<<16 | 'P'<<24
 	superblockVersion = 1
-	superblockLeast   = 108 + 2 + 2 + 4
+	superblockLeast   = 108 + 2 + 2 + 2 + 4
 )
 
 var superblockSlots = [2]string{"superblock.a", "superblock.b"}
@@ -56,6 +56,7 @@ type superblock struct {
 	Broker      meta.BrokerID
 	Storage     meta.StorageID
 	Predecessor meta.StorageID // the id before; zero means none
+	Ancestors   Ancestors
 	Origin      meta.StorageID // the id that the directory was made with; its log files bear it for ever
 	Checkpoint  checkpointRef
 }
@@ -77,6 +78,7 @@ func (s *superblock) encode() []byte {
 	b = le.AppendUint32(b, s.Checkpoint.CRC)
 	b = entry.AppendString16(b, s.Checkpoint.Name)
 	b = entry.AppendString16(b, string(s.Broker))
+	b = s.Ancestors.append(b)
 	return le.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
@@ -136,6 +138,7 @@ func decodeSuperblock(slot string, b []byte) (*superblock, error) {
 	s.Checkpoint.CRC = d.U32()
 	s.Checkpoint.Name = d.String16(maxCheckpointName)
 	s.Broker = meta.BrokerID(d.String16(meta.MaxNameLen))
+	s.Ancestors = decodeAncestors(d)
 	if err := d.Finish("fields"); err != nil {
 		return bad("%v", err)
 	}

@@ -50,6 +50,7 @@ func id16(b byte) (id [16]byte) {
 
 func sampleSuperblock() superblock {
 	return superblock{Sequence: 7, Start: 3, Cluster: id16(0x10), Broker: "broker-1", Storage: id16(0x20), Predecessor: id16(0x30), Origin: id16(0x40),
+		Ancestors:  Ancestors{id16(0x50), id16(0x60)},
 		Checkpoint: checkpointRef{Name: "000000000000002a.checkpoint", Size: 1234, CRC: 0xdeadbeef, Replay: 1 << 33}}
 }
 
@@ -303,6 +304,9 @@ func TestW10_SuperblockRoundTrip(t *testing.T) {
 			Sequence: rapid.Uint64Min(1).Draw(t, "sequence"), Start: rapid.Uint64().Draw(t, "start"),
 			Cluster: id.Draw(t, "cluster"), Storage: id.Draw(t, "storage"), Predecessor: id.Draw(t, "predecessor"), Origin: id.Draw(t, "origin"),
 			Broker: meta.BrokerID(rapid.StringMatching(`[a-z0-9_-]{1,200}`).Draw(t, "broker")),
+		}
+		for range rapid.IntRange(0, maxAncestors).Draw(t, "ancestors") {
+			s.Ancestors = s.Ancestors.with(id.Draw(t, "ancestor"))
 		}
 		if rapid.Bool().Draw(t, "has checkpoint") {
 			s.Checkpoint = checkpointRef{Name: fmt.Sprintf("%016x.checkpoint", rapid.Uint64().Draw(t, "number")),

@@ -17,15 +17,15 @@ import (
 
 // Broker is one broker. Make it with [Open].
 type Broker struct {
-	opts        Options
-	log         *wal.Log
-	self        meta.Member
-	predecessor meta.StorageID // of self's storage id, when it was rotated
-	boot        meta.BootNonce
-	events      *events
-	routes      routes
-	cores       *replica.Prepared // what the cores of all shards have in common
-	busy        busy
+	opts     Options
+	log      *wal.Log
+	self     meta.Member
+	descends func(meta.StorageID) bool // whether this directory bore a storage id before its own
+	boot     meta.BootNonce
+	events   *events
+	routes   routes
+	cores    *replica.Prepared // what the cores of all shards have in common
+	busy     busy
 
 	closing  atomic.Bool
 	drained  context.Context // ends when closing is set, for readers that wait
@@ -102,7 +102,7 @@ func Open(ctx context.Context, opts Options) (*Broker, error) {
 	b.log = log
 	id := log.Identity()
 	b.self = meta.Member{Broker: opts.Log.Broker, Storage: id.Storage}
-	b.predecessor, b.boot = id.Predecessor, id.Boot
+	b.descends, b.boot = id.DescendsFrom, id.Boot
 	b.cores = replica.Config{Self: b.self, Boot: b.boot}.Prepare()
 	if !id.Kept && !id.Predecessor.IsZero() {
 		opts.Logger.Warn("this data directory has a new storage id: it may have lost its tail", "storage", id.Storage.String(), "before", id.Predecessor.String(), "why", id.Why)

@@ -183,9 +183,9 @@ const (
 )
 
 // judge decides which transition a row needs. A lone member goes on after a
-// rotation of its storage id only where the superblock says that the row's id was
-// its own predecessor: a wiped directory has none.
-func judge(row catalog.ShardRow, self meta.Member, predecessor meta.StorageID, boot meta.BootNonce) transition {
+// rotation of its storage id, or several while the shard rested, only where the
+// superblock says that the row's id was its own once: a wiped directory had none.
+func judge(row catalog.ShardRow, self meta.Member, descends func(meta.StorageID) bool, boot meta.BootNonce) transition {
 	switch row.State {
 	case catalog.ShardCreated, catalog.ShardHibernating:
 		return form
@@ -197,7 +197,7 @@ func judge(row catalog.ShardRow, self meta.Member, predecessor meta.StorageID, b
 	switch {
 	case ok && m == self:
 		return grant
-	case ok && len(row.Members) == 1 && !predecessor.IsZero() && m.Storage == predecessor:
+	case ok && len(row.Members) == 1 && descends(m.Storage):
 		return succeed
 	default:
 		return noQuorum
@@ -213,7 +213,7 @@ func (s *shard) grant(ctx context.Context) (catalog.ShardRow, error) {
 			return row, err
 		}
 		next := row
-		move := judge(row, s.b.self, s.b.predecessor, s.b.boot)
+		move := judge(row, s.b.self, s.b.descends, s.b.boot)
 		if move == keep && s.needsEpoch(row) {
 			move = grant
 		}

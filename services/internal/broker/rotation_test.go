@@ -1,0 +1,38 @@
+package broker_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/varve-io/varve/services/servicetest"
+	"github.com/varve-io/varve/wal"
+	"github.com/varve-io/varve/wal/vfs"
+)
+
+// The machine goes down several times while a shard rests, in periodic mode: its row
+// still names an id from long ago, and it goes on without an operator.
+//
+// Rows: D2, D13
+func TestD13_ShardRestsThroughSeveralRotations(t *testing.T) {
+	n := servicetest.Start(t, servicetest.Options{Mode: wal.Periodic})
+	id, busy := n.Create("logs/rests"), n.Create("logs/busy")
+	n.Append(id, "a", "b")
+	n.Append(busy, "0")
+	all := []string{"0"}
+	for i := range 5 {
+		disk := n.Disk().CrashClone(vfs.CrashOptions{Data: vfs.KeepAll, Names: vfs.KeepAll})
+		n.Kill()
+		n.BootID = fmt.Sprint("boot ", i)
+		n.Restart(disk)
+		if i == 2 { // a clean stop in between changes nothing
+			n.Restart(stops["clean stop"](n))
+		}
+		v := fmt.Sprint(i + 1)
+		n.Append(busy, v)
+		all = append(all, v)
+	}
+	want(t, n.Read(busy, 0), all...)
+	want(t, n.Read(id, 0), "a", "b")
+	n.Append(id, "c")
+	want(t, n.Read(id, 0), "a", "b", "c")
+}
