@@ -52,7 +52,9 @@ func TestD1_RolledBackDirectoryIsRefused(t *testing.T) {
 	isErr(t, n.Open(), meta.ErrStranger)
 }
 
-// Rows: D1. A directory that another start of itself overtook stops when it reports.
+// A directory that another start of itself overtook stops when it reports.
+//
+// Rows: D1
 func TestD1_OvertakenStartStops(t *testing.T) {
 	n := servicetest.Start(t, servicetest.Options{})
 	n.Append(n.Create("logs/app"), "one")

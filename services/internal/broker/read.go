@@ -174,6 +174,9 @@ func (r *Reader) batches(number wal.ShardNumber, lsn meta.LSN, seen replica.Comm
 			kept = append(kept, e)
 		}
 	}
+	if len(kept) > 0 && kept[0].Offset > from {
+		return nil, nil // the place that was remembered is another's now: look again
+	}
 	return kept, nil
 }
 
