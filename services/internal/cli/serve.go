@@ -163,7 +163,9 @@ func runtimeDir(cfg *run.Config) string {
 
 // openCatalog starts etcd, opens the bucket and joins the two.
 func (n *node) openCatalog(ctx context.Context) (err error) {
-	n.kv, err = etcdkv.Open(ctx, etcdkv.Options{
+	// A start of etcd can't be cut short without leaving half of it running; it has
+	// its own bound.
+	n.kv, err = etcdkv.Open(context.WithoutCancel(ctx), etcdkv.Options{
 		Dir: filepath.Join(n.cfg.Data, "catalog"), SegmentBytes: 2 << 20, Log: n.logger.With("part", "etcd"),
 	})
 	if err != nil {
