@@ -143,7 +143,9 @@ func (s *shard) opened(ctx context.Context, a *attempt, row catalog.ShardRow) (s
 			s.mu.Lock()
 			s.alarm = nil // it was about an epoch that is over
 			s.mu.Unlock()
-			s.b.sweepLater(s.id) // an upload may have been interrupted by the last stop
+			if row.Epoch > 1 {
+				s.b.sweepLater(s.id) // an upload may have been interrupted by the last stop
+			}
 			return true, nil
 		case st.Role == replica.Poisoned:
 			return false, meta.Errorf(meta.ErrPoisoned, "shard %s: the broker's storage failed", s.id)

@@ -179,8 +179,8 @@ func (r *Replica) confirmedRound() uint64 {
 // drop answers everything that waits, when a tenure ends: what stands in the log
 // may survive or not; what does not was not applied.
 func (r *Replica) drop(reason error) {
-	q := r.queues
-	r.queues = queues{}
+	q := *r.queues
+	*r.queues = queues{}
 	for _, w := range slices.Concat(q.hints.all(), q.committing.all(), q.confirming.all(), q.archiving) {
 		a := Answer{ID: w.answer.ID, Err: reason, Applied: AppliedNo}
 		if w.appended || w.stored {

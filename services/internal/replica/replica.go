@@ -32,7 +32,7 @@ type Replica struct {
 
 	tenure    // of a candidate or leader
 	following // of a follower
-	queues    // unanswered proposals
+	*queues   // unanswered proposals; nil at rest
 
 	seen Committed // what readers were told
 	view [3]uint64 // what Changed compares
@@ -110,11 +110,8 @@ func (r *Replica) Step(in Input) Ready {
 func (r *Replica) Rest() {
 	r.out = nil
 	r.unsynced.rest()
-	r.committing.rest()
-	r.confirming.rest()
-	r.hints.rest()
-	if len(r.archiving) == 0 {
-		r.archiving = nil
+	if q := r.queues; q != nil && q.committing.len()+q.confirming.len()+q.hints.len()+len(q.archiving) == 0 {
+		r.queues = nil
 	}
 	r.d.over.rest()
 	if r.role == Leading {
@@ -127,6 +124,9 @@ func (r *Replica) Rest() {
 func (r *Replica) begin() {
 	if r.out == nil {
 		r.out = new(ready)
+	}
+	if r.queues == nil {
+		r.queues = &queues{covered: r.d.state.confirmedOff}
 	}
 	clear(r.out.records)
 	r.out.records = r.out.records[:0]
