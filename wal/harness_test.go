@@ -320,12 +320,13 @@ func same(want, got *fold) error {
 	return nil
 }
 
-// readAll checks that every local entry reads as what the fold says.
+// readAll checks that every local entry reads as what the fold says, and that no
+// shard is broken.
 func (r *rig) readAll() error {
+	for _, why := range r.fold.broken {
+		return fmt.Errorf("a shard is broken: %w", why)
+	}
 	for n, s := range r.fold.shards {
-		if r.fold.broken[n] != nil {
-			continue
-		}
 		start, end := r.log.Bounds(n)
 		if start == 0 && len(s.Sums) == 0 {
 			continue

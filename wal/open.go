@@ -76,7 +76,7 @@ func (l *Log) open() error {
 		return err
 	}
 	r := &recovery{opts: o, folder: &l.folder, id: l.identity, index: l.index,
-		after: map[ShardNumber]Position{}, unknown: map[ShardNumber]Position{}}
+		named: map[*logFile]bool{}, after: map[ShardNumber]Position{}, unknown: map[ShardNumber]Position{}}
 	err = r.run(l.checkpoints)
 	l.space.free = append(r.files, r.blank...) // to be closed, should this fail
 	if err != nil {
@@ -96,14 +96,16 @@ func (l *Log) open() error {
 }
 
 // adopt sorts the files into those of the log, free ones, and ones to be made
-// again, and sets the writer to where the log ends.
+// again, and sets the writer to where the log ends. What the named checkpoint
+// references stays until another one is named, though the replay has moved or
+// dropped it since: the next start reads it again.
 func (l *Log) adopt(r *recovery) error {
 	l.space.size, l.space.most, l.space.made = l.folder.size, int(l.opts.Budget/l.folder.size), r.made
 	current := r.scan.file
 	var used, free []*logFile
 	for _, f := range r.files {
 		switch {
-		case f == current || f.first() < current.first() && (f.live > 0 || f.end() > r.replay):
+		case f == current || f.first() < current.first() && (f.live > 0 || r.named[f] || f.end() > r.replay):
 			used = append(used, f)
 		case f.size != l.folder.size:
 			r.blank = append(r.blank, f)

@@ -29,6 +29,7 @@ type recovery struct {
 	made    uint64     // highest file number
 	replay  Position
 	covered Position                 // the checkpoint vouches for everything before it
+	named   map[*logFile]bool        // the checkpoint references something in them
 	after   map[ShardNumber]Position // a section holds what was placed before
 	unknown map[ShardNumber]Position // frames of shards that must be forgotten further on
 	scan    scan
@@ -152,6 +153,7 @@ func (r *recovery) verify() error {
 		case err == nil:
 			for i := range s.extents {
 				r.index.hold(&s.extents[i])
+				r.named[r.index.file(s.extents[i].Position)] = true
 			}
 		case errors.Is(err, meta.ErrCorrupt):
 			s.extents, s.start = nil, s.end
