@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -594,5 +596,38 @@ func TestDrainEndsSessions(t *testing.T) {
 		if d := detailOf(t, err); d.GetReason() != varvev1.Reason_REASON_UNAVAILABLE || !d.GetRetryable() {
 			t.Errorf("%s: %v", name, d)
 		}
+	}
+}
+
+// A client that asks for one large answer and does not take it is cut, too.
+// Rows: C5
+func TestC5_UnaryAnswerNotTaken(t *testing.T) {
+	w := start(t, settings{node: roomy(), edge: edge.Options{Write: 100 * time.Millisecond}})
+	w.make("a/b", 1)
+	w.put("a/b", string(make([]byte, 3<<20)))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	const body = `{"stream":"a/b","fromStart":true}`
+	if _, err := fmt.Fprintf(conn, "POST /varve.v1.StreamService/Read HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the server's shutdown, which waits for all answers", func() {
+		one := make([]byte, 1)
+		if _, err := conn.Read(one); err != nil { // the answer has begun
+			t.Error(err)
+		}
+		if err := w.server.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+	if n, _ := io.Copy(io.Discard, conn); n >= 4<<20 {
+		t.Errorf("all %d bytes of the answer came", n)
 	}
 }
