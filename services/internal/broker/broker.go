@@ -43,7 +43,6 @@ type Broker struct {
 	held   map[meta.StreamName]*holding
 	sweeps map[meta.ShardID]struct{} // shards whose objects are to be looked at
 	active map[*shard]struct{}       // an archiver works on them, buried ones too
-	buried []*shard                  // their local data could not be dropped yet
 }
 
 // holding is what this broker holds of a name.
@@ -217,24 +216,39 @@ func (b *Broker) shard(ctx context.Context, id meta.ShardID) (*shard, error) {
 	if _, err := b.opts.Catalog.Shard(ctx, id); err != nil {
 		return nil, err
 	}
+	s, later, err := b.hold(id)
+	if later == 0 {
+		return s, err
+	}
+	// A later incarnation is held: this one was deleted since the catalog was read,
+	// or the catalog is an older one.
+	if _, err := b.opts.Catalog.Shard(ctx, id); err != nil {
+		return nil, err
+	}
+	return nil, meta.Errorf(meta.ErrConflict, "stream %s: the catalog offers incarnation %d, but this broker holds the later %d: is it an older catalog?", id.Stream, id.Incarnation, later)
+}
+
+// hold finds or makes a shard; later is an incarnation above its own that is held
+// of the name.
+func (b *Broker) hold(id meta.ShardID) (s *shard, later meta.Incarnation, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s := b.shards[id]; s != nil {
-		return s, nil
+		return s, 0, nil
 	}
 	if h := b.held[id.Stream]; h != nil {
 		if id.Incarnation <= h.dead {
-			return nil, meta.Errorf(meta.ErrDeleted, "stream %s: incarnation %d is deleted", id.Stream, id.Incarnation)
+			return nil, 0, meta.Errorf(meta.ErrDeleted, "stream %s: incarnation %d is deleted", id.Stream, id.Incarnation)
 		}
 		for _, o := range h.shards {
-			if other := o.id; other.Incarnation > id.Incarnation {
-				return nil, meta.Errorf(meta.ErrConflict, "stream %s: the catalog offers incarnation %d, but this broker holds the later %d: is it an older catalog?", id.Stream, id.Incarnation, other.Incarnation)
+			if o.id.Incarnation > id.Incarnation {
+				return nil, o.id.Incarnation, nil
 			}
 		}
 	}
 	s = newShard(b, id, 0, replica.NewDurable())
 	b.insert(s)
-	return s, nil
+	return s, 0, nil
 }
 
 // all lists the shards, in order.

@@ -15,6 +15,8 @@ type busy struct {
 	fresh []*shard // stepped or dirtied since the schedule looked, of the dirty ones
 	dirty []*shard // have something that may have to be archived; looked at in turn
 	turn  int      // where in dirty the schedule goes on; only it removes from dirty
+
+	buried []*shard // their local data could not be dropped yet
 }
 
 // mention says in which lists a shard stands.

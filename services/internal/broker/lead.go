@@ -60,6 +60,9 @@ func (s *shard) lead(ctx context.Context) error {
 				s.b.buryIfDeleted(ctx, s)
 			}
 			s.mu.Lock()
+			if err != nil && s.gone != nil {
+				err = s.gone // says better what happened
+			}
 			a.err, s.attempt = err, nil
 			s.mu.Unlock()
 			close(a.done)

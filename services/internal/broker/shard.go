@@ -248,6 +248,11 @@ func (s *shard) want(lsn meta.LSN) {
 func (s *shard) end(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.finish(why)
+}
+
+// finish is end. s.mu is held.
+func (s *shard) finish(why error) {
 	if s.gone != nil {
 		return
 	}

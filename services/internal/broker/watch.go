@@ -119,54 +119,66 @@ func (b *Broker) bury(t meta.Tombstone) {
 	}
 	h.dead = max(h.dead, t.Through)
 	var dead []*shard
-	h.shards = slices.DeleteFunc(h.shards, func(s *shard) bool {
-		if !t.Covers(s.id.Incarnation) {
-			return false
+	for _, s := range h.shards {
+		if t.Covers(s.id.Incarnation) {
+			dead = append(dead, s)
 		}
-		dead = append(dead, s)
-		delete(b.shards, s.id)
-		return true
-	})
-	if len(h.shards) == 0 {
-		delete(b.held, t.Stream)
 	}
 	b.mu.Unlock()
 	for _, s := range dead {
-		s.end(meta.Errorf(meta.ErrDeleted, "stream %s: incarnation %d was deleted", s.id.Stream, s.id.Incarnation))
-		s.forget()
+		s.bury(meta.Errorf(meta.ErrDeleted, "stream %s: incarnation %d was deleted", s.id.Stream, s.id.Incarnation))
+	}
+	// Out of the maps last: a checkpoint meets a shard that it can capture, or one
+	// whose end is in the log's queue already.
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range dead {
+		if b.shards[s.id] == s {
+			delete(b.shards, s.id)
+		}
+	}
+	if h = b.held[t.Stream]; h != nil {
+		h.shards = slices.DeleteFunc(h.shards, func(s *shard) bool { return slices.Contains(dead, s) })
+		if len(h.shards) == 0 {
+			delete(b.held, t.Stream)
+		}
 	}
 }
 
-// forget drops the shard's local data. The shard has ended.
-func (s *shard) forget() {
+// bury ends the shard and drops its local data, in one step.
+func (s *shard) bury(why error) {
 	s.mu.Lock()
-	n := s.number
-	s.number = 0
-	s.mu.Unlock()
-	if n == 0 {
-		return
+	defer s.mu.Unlock()
+	s.finish(why)
+	if !s.forget() {
+		s.b.busy.add(&s.b.busy.buried, s)
 	}
-	// An error other than one of room means that the log failed or is closed; the
-	// next start applies the tombstone again.
-	err := s.b.log.Append(&wal.Write{Shard: n, Records: []wal.Record{{Kind: wal.Forget}}})
+}
+
+// forget drops the local data of a shard that has ended. It is false when there is
+// no room in the log just now. Any other failure means that the log failed or is
+// closed; the next start applies the tombstone again. s.mu is held.
+func (s *shard) forget() bool {
+	if s.number == 0 {
+		return true
+	}
+	err := s.b.log.Append(&wal.Write{Shard: s.number, Records: []wal.Record{{Kind: wal.Forget}}})
 	if errors.Is(err, meta.ErrExhausted) {
-		s.mu.Lock()
-		s.number = n
-		s.mu.Unlock()
-		s.b.mu.Lock()
-		s.b.buried = append(s.b.buried, s)
-		s.b.mu.Unlock()
+		return false
 	}
+	s.number = 0
+	return true
 }
 
 // forgetBuried tries again what found no room in the log.
 func (b *Broker) forgetBuried() {
-	b.mu.Lock()
-	list := b.buried
-	b.buried = nil
-	b.mu.Unlock()
-	for _, s := range list {
-		s.forget()
+	for _, s := range b.busy.take(&b.busy.buried) {
+		s.mu.Lock()
+		done := s.forget()
+		s.mu.Unlock()
+		if !done {
+			b.busy.add(&b.busy.buried, s)
+		}
 	}
 }
 
