@@ -28,7 +28,11 @@ import (
 func check(dir, prefix string) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = damaged(dir, fmt.Errorf("%v", p))
+			why, ok := p.(error)
+			if !ok {
+				why = fmt.Errorf("%v", p)
+			}
+			err = damaged(dir, why)
 		}
 	}()
 	db, err := checkData(filepath.Join(dir, "member", "snap", "db"), prefix)
@@ -237,5 +241,8 @@ func agree(start *walpb.Snapshot, state *raftpb.HardState, entries []*raftpb.Ent
 type panicHook struct{}
 
 func (panicHook) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
-	panic(errors.New(strings.TrimSpace(ce.Message + describe(fields))))
+	if err := cause(fields); err != nil {
+		panic(fmt.Errorf("%s: %w", ce.Message, err))
+	}
+	panic(errors.New(ce.Message))
 }

@@ -38,19 +38,22 @@ func (f *failure) failed() bool {
 // OnWrite runs instead of the panic or the exit that follows such a message. It
 // ends the goroutine, running its deferred functions, and nothing else.
 func (f *failure) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
-	f.set(meta.Errorf(meta.ErrPoisoned, "etcd stopped: %s%s", ce.Message, describe(fields)))
+	err := meta.Errorf(meta.ErrPoisoned, "etcd stopped: %s", ce.Message)
+	if why := cause(fields); why != nil {
+		err = meta.Errorf(meta.ErrPoisoned, "etcd stopped: %s: %w", ce.Message, why)
+	}
+	f.set(err)
 	runtime.Goexit()
 }
 
-func describe(fields []zapcore.Field) string {
-	enc := zapcore.NewMapObjectEncoder()
+// cause is the error that a message carries, or nil.
+func cause(fields []zapcore.Field) error {
 	for _, f := range fields {
-		f.AddTo(enc)
+		if err, ok := f.Interface.(error); ok && f.Type == zapcore.ErrorType {
+			return err
+		}
 	}
-	if e, ok := enc.Fields["error"].(string); ok {
-		return ": " + e
-	}
-	return ""
+	return nil
 }
 
 // logger hands etcd's messages to slog, warnings and up, and its fatal ones to f.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/url"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
@@ -92,7 +94,9 @@ func start(ctx context.Context, opt Options, f *failure) (running, error) {
 		defer close(made)
 		defer func() {
 			if p := recover(); p != nil {
-				err = meta.Errorf(meta.ErrCorrupt, "etcd gave up: %v", p)
+				if err, _ = p.(error); err == nil {
+					err = meta.Errorf(meta.ErrCorrupt, "etcd gave up: %v", p)
+				}
 			}
 		}()
 		if opt.Network != nil {
@@ -195,7 +199,19 @@ func serverConfig(opt Options, log *zap.Logger) config.ServerConfig {
 	}
 }
 
+// damaged says why etcd's files can't be used. A disk that is full or out of reach
+// does not damage them, and nobody should be told to put them away for that.
 func damaged(dir string, why error) error {
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT} {
+		if errors.Is(why, full) {
+			return meta.Errorf(meta.ErrExhausted, "the catalog in %s can't be opened, as its disk is full: free some space there, and start again; its files are not damaged (%w)", dir, why)
+		}
+	}
+	for _, away := range []error{syscall.EIO, syscall.EROFS, fs.ErrPermission, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
+		if errors.Is(why, away) {
+			return meta.Errorf(meta.ErrUnavailable, "the catalog in %s can't be opened: %w; see to that and start again, nothing says that its files are damaged", dir, why)
+		}
+	}
 	return meta.Errorf(meta.ErrCorrupt, "the catalog's files in %s are damaged: %w; "+
 		"nothing was changed. Put back a backup of that directory, or move it away and run `varve restore --from` the bucket", dir, why)
 }
