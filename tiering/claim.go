@@ -254,7 +254,7 @@ func (s *Store) deleteUntil(ctx context.Context) (time.Time, error) {
 		s.mu.Lock()
 		checked, held := s.claim.checked, s.claim.held
 		s.mu.Unlock()
-		if held != nil && !checked.IsZero() && s.opt.Now().Sub(checked) < held.Window/2 {
+		if held != nil && !checked.IsZero() && since(checked, s.opt.Now()) < held.Window/2 {
 			return checked.Add(held.Window), nil
 		}
 		if err := s.CheckClaim(ctx); err != nil {
@@ -262,6 +262,12 @@ func (s *Store) deleteUntil(ctx context.Context) (time.Time, error) {
 		}
 	}
 	return time.Time{}, meta.Errorf(meta.ErrUnavailable, "the check of the claim on %s took longer than half the delete window", s.bucket.Location())
+}
+
+// since is the time that has passed by the clock that says more: the monotonic one
+// stands still while the machine sleeps, the wall may be set back.
+func since(then, now time.Time) time.Duration {
+	return max(now.Sub(then), now.Round(0).Sub(then.Round(0)))
 }
 
 // Release gives the prefix up: the next generation says so, and any cluster may

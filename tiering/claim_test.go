@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/varve-io/varve/meta"
 	"github.com/varve-io/varve/tiering/bucket"
@@ -171,6 +172,27 @@ func TestOptionsAreChecked(t *testing.T) {
 	for _, o := range []Options{{}, {Bucket: mem.New("x")}, {Bucket: mem.New("x"), Cluster: cluster, Downloads: -1}, {Bucket: mem.New("x"), Cluster: cluster, FetchFor: -1}} {
 		if _, err := New(o); !errors.Is(err, meta.ErrInvalid) {
 			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
+
+// A machine that slept, or a clock that was set back, never makes a check of the claim
+// look younger than it is.
+func TestCheckAgesBySleepAndByWall(t *testing.T) {
+	checked := time.Now()
+	shifted := func(wall, monotonic time.Duration) time.Time {
+		now := checked.Add(wall)
+		ext := (*[2]int64)(unsafe.Pointer(&now)) // wall and flags | monotonic reading
+		ext[1] += int64(monotonic - wall)
+		return now
+	}
+	for _, c := range []struct{ wall, monotonic, want time.Duration }{
+		{time.Second, time.Second, time.Second},
+		{time.Hour, time.Second, time.Hour},            // asleep in between
+		{-time.Hour, 3 * time.Second, 3 * time.Second}, // set back
+	} {
+		if got := since(checked, shifted(c.wall, c.monotonic)); got != c.want {
+			t.Errorf("%+v: %s", c, got)
 		}
 	}
 }

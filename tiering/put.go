@@ -142,23 +142,36 @@ func (s *Store) LoadManifest(ctx context.Context, shard meta.ShardID, id Manifes
 // is none yet, the one its row is based on, if base names one; else nil. Other
 // lineages are not believed, however new.
 func (s *Store) Newest(ctx context.Context, shard meta.ShardID, lineage meta.Lineage, base ManifestID) (*Manifest, error) {
-	prefix := manifestPrefix(shard) + meta.Hex(lineage) + "-"
-	var id ManifestID
-	for info, err := range s.bucket.List(ctx, prefix, "") {
+	var had ManifestID
+	for {
+		id, err := s.newestID(ctx, shard, lineage)
 		if err != nil {
 			return nil, err
+		}
+		if id.IsZero() {
+			id = base
+		}
+		if id.IsZero() {
+			return nil, nil
+		}
+		m, err := s.LoadManifest(ctx, shard, id)
+		if !missing(err) || id == had {
+			return m, err
+		}
+		had = id // superseded and swept since it was listed: then there are newer ones
+	}
+}
+
+func (s *Store) newestID(ctx context.Context, shard meta.ShardID, lineage meta.Lineage) (id ManifestID, err error) {
+	for info, err := range s.bucket.List(ctx, manifestPrefix(shard)+meta.Hex(lineage)+"-", "") {
+		if err != nil {
+			return id, err
 		}
 		if f, err := parseManifestKey(info.Key); err == nil && f.Depth < 0 && f.ID.Mark > id.Mark {
 			id = f.ID
 		}
 	}
-	if id.IsZero() {
-		id = base
-	}
-	if id.IsZero() {
-		return nil, nil
-	}
-	return s.LoadManifest(ctx, shard, id)
+	return id, nil
 }
 
 // ManifestInfo is one manifest object in the bucket.

@@ -119,12 +119,12 @@ func (sw *sweep) list(ctx context.Context, prefix string) (keys []string, after 
 	return keys, after, nil
 }
 
-func (sw *sweep) unknown(key string) {
-	sw.out.Unknown++
-	if len(sw.out.UnknownKeys) < maxReported {
-		sw.out.UnknownKeys = append(sw.out.UnknownKeys, key)
+func (r *SweepResult) unknown(s *Store, key string) {
+	r.Unknown++
+	if len(r.UnknownKeys) < maxReported {
+		r.UnknownKeys = append(r.UnknownKeys, key)
 	}
-	if f := sw.s.opt.Events.UnknownKey; f != nil {
+	if f := s.opt.Events.UnknownKey; f != nil {
 		f(key)
 	}
 }
@@ -138,7 +138,7 @@ func (sw *sweep) segments(ctx context.Context) error {
 	for _, key := range keys {
 		k, err := ParseSegmentKey(key)
 		if err != nil {
-			sw.unknown(key)
+			sw.out.unknown(sw.s, key)
 			continue
 		}
 		segs = append(segs, k)

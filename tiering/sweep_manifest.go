@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/varve-io/varve/meta"
+	"github.com/varve-io/varve/tiering/bucket"
 )
 
 // manifests removes superseded manifests, each after what it alone still named,
@@ -18,7 +19,7 @@ func (sw *sweep) manifests(ctx context.Context) error {
 	for _, key := range keys {
 		f, err := parseManifestKey(key)
 		if err != nil {
-			sw.unknown(key)
+			sw.out.unknown(sw.s, key)
 			continue
 		}
 		if f.Depth >= 0 {
@@ -225,7 +226,8 @@ type IncarnationRequest struct {
 }
 
 // SweepIncarnation removes everything below one deleted incarnation, whatever it
-// is, manifests first. A [meta.ErrConflict] says that no tombstone object covers
+// is, manifests first; only what no client of this port could have put is reported
+// and left. A [meta.ErrConflict] says that no tombstone object covers
 // it yet: then nothing is touched. Another incarnation of the name never is. It
 // ends uploads of the incarnation that run in this store; one that a slow broker
 // finishes later is found by the next sweep.
@@ -283,11 +285,14 @@ func (s *Store) sweepFolder(ctx context.Context, folder string, req *Incarnation
 	}
 	var garbage []string
 	for _, key := range keys {
-		if pinned(key) {
+		switch {
+		case bucket.CheckKey(key) != nil:
+			out.unknown(s, key) // nobody's that uses this port, which could not remove it
+		case pinned(key):
 			out.Pinned++
-			continue
+		default:
+			garbage = append(garbage, key)
 		}
-		garbage = append(garbage, key)
 	}
 	deleted, failed, err := s.remove(ctx, garbage)
 	out.Deleted += deleted

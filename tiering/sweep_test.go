@@ -3,6 +3,7 @@ package tiering
 import (
 	"context"
 	"errors"
+	"iter"
 	"slices"
 	"testing"
 	"time"
@@ -625,4 +626,73 @@ func TestManyPinsHoldNothingElse(t *testing.T) {
 		t.Fatalf("given up: %d segments, %d manifests", n, m)
 	}
 	w.checkAll()
+}
+
+// Others archive, and sweep what they superseded, between the listing that finds the
+// newest manifest and its download: the one after it is what counts.
+func TestNewestWhileOthersSweep(t *testing.T) {
+	w := newWorld(t)
+	w.append(5)
+	w.archive()
+	hold := w.b.Hold(fault.Fault{Op: fault.Load, Key: w.manifest.Key(), Times: 1})
+	found := make(chan *Manifest)
+	go func() {
+		m, err := w.s.Newest(t.Context(), w.shard, w.lin, ManifestID{})
+		if err != nil {
+			t.Error(err)
+		}
+		found <- m
+	}()
+	<-hold.Arrived()
+	for range 3 {
+		w.append(5)
+		w.archive()
+		w.sweep()
+	}
+	hold.Release()
+	if m := <-found; m == nil || m.ID() != w.manifest.ID() {
+		t.Fatalf("%+v", m)
+	}
+	// One that a row names as its base and that is nowhere is an error all the same.
+	base := ManifestID{w.lin - 1, 7}
+	if m, err := w.s.Newest(t.Context(), w.shard, w.lin+1, base); m != nil || !errors.Is(err, bucket.ErrNotExist) {
+		t.Fatalf("%+v %v", m, err)
+	}
+}
+
+// foreign lists a key that no bucket.Bucket could have put.
+type foreign struct {
+	bucket.Bucket
+	key string
+}
+
+func (f *foreign) List(ctx context.Context, prefix, after string) iter.Seq2[bucket.Info, error] {
+	return func(yield func(bucket.Info, error) bool) {
+		for info, err := range f.Bucket.List(ctx, prefix, after) {
+			if !yield(info, err) {
+				return
+			}
+		}
+		if within(f.key, prefix) && f.key > after {
+			yield(bucket.Info{Key: f.key, Size: 1}, nil)
+		}
+	}
+}
+
+// Rows: N5
+// A stranger's object below a deleted incarnation is reported and doesn't keep the
+// purge from ending.
+func TestN5_ForeignKeyInADeletedIncarnation(t *testing.T) {
+	w := newWorld(t, func(o *Options) {
+		o.Bucket = &foreign{o.Bucket, "streams/logs/app/" + meta.Hex(meta.Incarnation(77)) + "/my notes.txt"}
+	})
+	w.append(5)
+	w.archive()
+	if err := w.s.PutTombstone(t.Context(), meta.Tombstone{Stream: w.shard.Stream, Through: 77}); err != nil {
+		t.Fatal(err)
+	}
+	res, err := w.s.SweepIncarnation(t.Context(), IncarnationRequest{Stream: w.shard.Stream, Incarnation: 77})
+	if err != nil || res.Deleted != 2 || res.Failed != 0 || res.Unknown != 1 || len(res.UnknownKeys) != 1 {
+		t.Fatalf("%+v %v", res, err)
+	}
 }
