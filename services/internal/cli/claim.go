@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	claimWait  = 10 * time.Second // for the bucket, before a known cluster starts without it
-	claimRetry = 5 * time.Second  // between two attempts in the background
+	claimWait  = 5 * time.Second // for the bucket, before a known cluster starts without it
+	claimRetry = 5 * time.Second // between two attempts in the background
 )
 
 // gate lets nothing be written to the bucket or deleted from it while it is not

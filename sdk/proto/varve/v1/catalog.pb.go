@@ -1146,7 +1146,7 @@ func (x *ListStreamsRequest) GetPageToken() string {
 // A page of streams.
 type ListStreamsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By name.
+	// By name, "/" after every other character.
 	Streams []*Stream `protobuf:"bytes,1,rep,name=streams,proto3" json:"streams,omitempty"`
 	// Asks for the next page; empty on the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`

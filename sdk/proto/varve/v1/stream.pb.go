@@ -1128,7 +1128,8 @@ type CheckTailResponse struct {
 	StartOffset uint64 `protobuf:"varint,1,opt,name=start_offset,json=startOffset,proto3" json:"start_offset,omitempty"`
 	// The next offset.
 	Tail uint64 `protobuf:"varint,2,opt,name=tail,proto3" json:"tail,omitempty"`
-	// Append time of the last batch; absent when there was none.
+	// The shard's newest time, of its last batch or command: nothing that is appended
+	// later has an earlier append time. Absent while no record was ever appended.
 	LastAppendTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_append_time,json=lastAppendTime,proto3" json:"last_append_time,omitempty"`
 	// The stream's incarnation.
 	Incarnation uint64 `protobuf:"varint,4,opt,name=incarnation,proto3" json:"incarnation,omitempty"`

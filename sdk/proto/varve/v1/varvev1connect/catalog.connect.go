@@ -83,7 +83,8 @@ type CatalogServiceClient interface {
 	CreateStream(context.Context, *v1.CreateStreamRequest) (*v1.CreateStreamResponse, error)
 	// GetStream returns one stream.
 	GetStream(context.Context, *v1.GetStreamRequest) (*v1.GetStreamResponse, error)
-	// ListStreams returns a page of a namespace's streams, by name.
+	// ListStreams returns a page of a namespace's streams, by name; "/" comes after
+	// every other character.
 	ListStreams(context.Context, *v1.ListStreamsRequest) (*v1.ListStreamsResponse, error)
 	// UpdateStream changes settings.
 	UpdateStream(context.Context, *v1.UpdateStreamRequest) (*v1.UpdateStreamResponse, error)
@@ -287,7 +288,8 @@ type CatalogServiceHandler interface {
 	CreateStream(context.Context, *v1.CreateStreamRequest) (*v1.CreateStreamResponse, error)
 	// GetStream returns one stream.
 	GetStream(context.Context, *v1.GetStreamRequest) (*v1.GetStreamResponse, error)
-	// ListStreams returns a page of a namespace's streams, by name.
+	// ListStreams returns a page of a namespace's streams, by name; "/" comes after
+	// every other character.
 	ListStreams(context.Context, *v1.ListStreamsRequest) (*v1.ListStreamsResponse, error)
 	// UpdateStream changes settings.
 	UpdateStream(context.Context, *v1.UpdateStreamRequest) (*v1.UpdateStreamResponse, error)
