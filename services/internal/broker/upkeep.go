@@ -12,7 +12,9 @@ import (
 const (
 	upkeepEvery     = time.Second
 	reportEvery     = 5 * time.Second  // synced position, to the catalog
-	checkpointQuiet = 30 * time.Second // longest time between checkpoints while something was written
+	checkpointQuiet = 30 * time.Second // between checkpoints while something was written
+	checkpointLazy  = 10 * time.Minute // while that is little beside the checkpoint itself
+	sectionBytes    = 400              // about what a shard takes in a checkpoint
 )
 
 // upkeep writes checkpoints, which give log files back, and reports how far the
@@ -37,7 +39,7 @@ func (b *Broker) upkeep(ctx context.Context) error {
 		written := int64(st.End - at)
 		due := written >= max(st.Budget/8, 1<<20) ||
 			now != drops && st.Used > st.Budget/4 ||
-			written > 0 && time.Since(last) >= checkpointQuiet
+			written > 0 && time.Since(last) >= b.quiet(written)
 		b.forgetBuried()
 		b.rest()
 		b.routes.age(b.opts.Now())
@@ -58,6 +60,18 @@ func (b *Broker) upkeep(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// quiet is how long a checkpoint waits after so many bytes were written: it states
+// every shard, so that a trickle into one of many streams would cost more to state
+// than to replay.
+func (b *Broker) quiet(written int64) time.Duration {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if written*4 < int64(len(b.shards))*sectionBytes {
+		return checkpointLazy
+	}
+	return checkpointQuiet
 }
 
 // report tells the catalog how far the log is synced. Another start of the same
