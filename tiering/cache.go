@@ -21,6 +21,12 @@ type cacheKey struct {
 // A value is handed to all who wait for it whether or not it fits, and whoever
 // holds one keeps it whatever is evicted. So a cache smaller than one block only
 // costs more requests: it never stops a reader.
+//
+// Read-ahead lives on credit, half of the limit at most: a download ahead takes
+// some, whoever reads it gives it back, and what is evicted unread is lost and earned
+// again, slowly, by downloads that somebody waits for. So many scans at once in a
+// cache that is too small for them read ahead less instead of fetching all of it
+// several times.
 type cache struct {
 	limit int64
 	count *counters
@@ -29,6 +35,8 @@ type cache struct {
 	mu      sync.Mutex
 	closed  bool
 	used    int64
+	credit  int64 // bytes that may be fetched ahead
+	ahead   int64 // bytes fetched ahead, or on their way, that nobody has asked for
 	items   map[cacheKey]*list.Element
 	order   list.List // of *item, most recent at the front
 	flights map[cacheKey]*flight
@@ -38,16 +46,21 @@ type item struct {
 	key   cacheKey
 	value any
 	size  int64
+	ahead int64 // credit it holds until it is asked for
 }
 
 type flight struct {
 	done  chan struct{} // closed when value and err are set
 	value any
 	err   error
+	ahead int64 // as an item's
 }
 
+// earn is the part of a download that somebody waits for that becomes credit.
+const earn = 8
+
 func newCache(limit int64, count *counters) *cache {
-	return &cache{limit: limit, count: count, items: make(map[cacheKey]*list.Element), flights: make(map[cacheKey]*flight)}
+	return &cache{limit: limit, count: count, credit: limit / 2, items: make(map[cacheKey]*list.Element), flights: make(map[cacheKey]*flight)}
 }
 
 // get returns the value, loading it if need be. The load runs on its own: when
@@ -65,14 +78,26 @@ func (c *cache) get(ctx context.Context, key cacheKey, load func() (any, int64, 
 	}
 }
 
-// prefetch starts a download unless the value is there or on its way.
-func (c *cache) prefetch(key cacheKey, load func() (any, int64, error)) {
+// prefetch starts a download unless the value is there or on its way, or the credit
+// for it is used up; cost is what it takes, 0 for what the caller asks for next.
+func (c *cache) prefetch(key cacheKey, cost int64, load func() (any, int64, error)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, have := c.items[key]
-	if _, coming := c.flights[key]; !have && !coming && !c.closed {
-		c.fly(key, load)
+	if _, coming := c.flights[key]; !have && !coming && !c.closed && cost <= c.credit {
+		c.credit -= cost
+		c.ahead += cost
+		c.fly(key, cost, load)
 	}
+}
+
+// settle ends a claim on credit: given back, or lost.
+func (c *cache) settle(ahead *int64, back bool) {
+	c.ahead -= *ahead
+	if back {
+		c.credit += *ahead
+	}
+	*ahead = 0
 }
 
 // start returns the cached value, or the download that will bring it.
@@ -80,11 +105,14 @@ func (c *cache) start(key cacheKey, load func() (any, int64, error)) (any, *flig
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e, ok := c.items[key]; ok {
+		it := e.Value.(*item)
+		c.settle(&it.ahead, true)
 		c.order.MoveToFront(e)
 		c.count.hits.Add(1)
-		return e.Value.(*item).value, nil, nil
+		return it.value, nil, nil
 	}
 	if f, ok := c.flights[key]; ok {
+		c.settle(&f.ahead, true)
 		c.count.hits.Add(1)
 		return nil, f, nil
 	}
@@ -92,11 +120,11 @@ func (c *cache) start(key cacheKey, load func() (any, int64, error)) (any, *flig
 		return nil, nil, meta.Errorf(meta.ErrUnavailable, "the store is closed")
 	}
 	c.count.misses.Add(1)
-	return nil, c.fly(key, load), nil
+	return nil, c.fly(key, 0, load), nil
 }
 
-func (c *cache) fly(key cacheKey, load func() (any, int64, error)) *flight {
-	f := &flight{done: make(chan struct{})}
+func (c *cache) fly(key cacheKey, ahead int64, load func() (any, int64, error)) *flight {
+	f := &flight{done: make(chan struct{}), ahead: ahead}
 	c.flights[key] = f
 	c.wg.Go(func() { c.run(key, f, load) })
 	return f
@@ -109,10 +137,14 @@ func (c *cache) run(key cacheKey, f *flight, load func() (any, int64, error)) {
 	f.value, f.err = v, err
 	delete(c.flights, key)
 	close(f.done)
+	if f.ahead == 0 {
+		c.credit = min(c.credit+size/earn, c.limit/2-c.ahead)
+	}
 	if err != nil || size > c.limit {
+		c.settle(&f.ahead, true)
 		return
 	}
-	c.items[key] = c.order.PushFront(&item{key: key, value: v, size: size})
+	c.items[key] = c.order.PushFront(&item{key: key, value: v, size: size, ahead: f.ahead})
 	c.used += size
 	for c.used > c.limit {
 		c.drop(c.order.Back())
@@ -122,6 +154,7 @@ func (c *cache) run(key cacheKey, f *flight, load func() (any, int64, error)) {
 
 func (c *cache) drop(e *list.Element) {
 	it := c.order.Remove(e).(*item)
+	c.settle(&it.ahead, false)
 	delete(c.items, it.key)
 	c.used -= it.size
 }

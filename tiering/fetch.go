@@ -163,18 +163,19 @@ func (s *Store) block(ctx context.Context, ref *meta.SegmentRef, k *segment.Bloc
 	return v.([]byte), nil
 }
 
-// ahead starts downloads of blocks that a scan will want, without waiting. It
-// does nothing when they would push each other out of the cache.
+// ahead starts the download of a block that is asked for next, and of those behind
+// it that a scan will want, without waiting. One that the cache has no room for would
+// be fetched again when it is asked for.
 func (s *Store) ahead(ref *meta.SegmentRef, blocks []segment.Block) {
-	var sum int64
-	for i := range blocks {
-		sum += int64(blocks[i].Len)
-	}
-	if sum > s.opt.CacheBytes/2 {
+	if int64(blocks[0].Len) > s.opt.CacheBytes/2 {
 		return
 	}
+	cost := int64(0)
 	for i := range blocks {
-		s.cache.prefetch(s.cacheKey(ref.Key, blocks[i].At), s.blockLoad(*ref, blocks[i]))
+		s.cache.prefetch(s.cacheKey(ref.Key, blocks[i].At), cost, s.blockLoad(*ref, blocks[i]))
+		if i+1 < len(blocks) {
+			cost = int64(blocks[i+1].Len)
+		}
 	}
 }
 

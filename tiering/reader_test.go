@@ -577,3 +577,44 @@ func TestBelowTheStart(t *testing.T) {
 		t.Fatalf("%+v %v", p, err)
 	}
 }
+
+// B88: many scans at once, in a cache too small for what they read ahead, cost about
+// as many downloads as without reading ahead; when they are gone, a scan of one reads
+// ahead as before.
+func TestReadAheadOfManyScans(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.CacheBytes, o.BlockSize = 40_000, 1000 })
+	const scans, blocks = 60, 20
+	for range scans {
+		w.append(2 * blocks)
+		w.archive()
+	}
+	var readers [scans]*Reader
+	var at [scans]meta.Offset
+	for i := range readers {
+		readers[i], at[i] = w.reader(), w.manifest.Segments[i].FirstOffset
+	}
+	before := w.s.Stats().Gets
+	for range blocks {
+		for i, r := range readers {
+			p, err := r.Read(t.Context(), at[i], 1000)
+			if err != nil || len(p.Entries) != 2 {
+				t.Fatalf("%d batches, %v", len(p.Entries), err)
+			}
+			at[i] = p.Next
+		}
+	}
+	if n := w.s.Stats().Gets - before; n > scans*blocks*13/10+scans {
+		t.Fatalf("%d downloads of %d blocks", n, scans*blocks)
+	}
+	got, err := readAll(t.Context(), w.reader(), 0, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameEntries(t, got, w.archived(0))
+	w.s.cache.mu.Lock()
+	defer w.s.cache.mu.Unlock()
+	c := w.s.cache
+	if c.credit+c.ahead > c.limit/2 || c.credit < c.limit/4 || c.ahead < 0 {
+		t.Fatalf("credit %d, ahead %d of %d", c.credit, c.ahead, c.limit)
+	}
+}
