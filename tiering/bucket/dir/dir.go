@@ -61,6 +61,9 @@ func (b *Bucket) open(ctx context.Context) (err error) {
 	if err := os.MkdirAll(b.loc.Path, 0o700); err != nil {
 		return b.fail("open", "", err)
 	}
+	if err := syncAbove(b.loc.Path, syncPath); err != nil {
+		return b.fail("open", "", err)
+	}
 	if b.root, err = os.OpenRoot(b.loc.Path); err != nil {
 		return b.fail("open", "", err)
 	}
@@ -95,6 +98,28 @@ func (b *Bucket) open(ctx context.Context) (err error) {
 		return b.fail("open", b.session, err)
 	}
 	return nil
+}
+
+// syncAbove makes the name of a folder durable, and those of all above it: what a
+// power cut takes of them it takes of every object. Folders that may not be opened,
+// or can't be synced, were not made by us.
+func syncAbove(folder string, sync func(string) error) error {
+	for folder != filepath.Dir(folder) {
+		folder = filepath.Dir(folder)
+		err := sync(folder)
+		if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EROFS) && !errors.Is(err, unix.ENOTSUP) {
+			return err
+		}
+	}
+	return nil
+}
+
+func syncPath(folder string) error {
+	d, err := os.Open(folder)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // enter keeps other processes from entering, leaving or sweeping. Between the

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -188,6 +189,33 @@ func TestRelative(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(t.Context(), "s3://varve"); !errors.Is(err, bucket.ErrInvalid) {
+		t.Fatal(err)
+	}
+}
+
+// Rows: E10
+// The root's own name is synced when it is opened, and every name above it: also one
+// that a process made which died before it did so.
+func TestE10_TheRootsOwnName(t *testing.T) {
+	var synced []string
+	sync := func(folder string) error {
+		synced = append(synced, folder)
+		switch folder {
+		case "/srv":
+			return &fs.PathError{Op: "open", Path: folder, Err: syscall.EACCES}
+		case "/":
+			return &fs.PathError{Op: "sync", Path: folder, Err: syscall.EROFS}
+		}
+		return nil
+	}
+	if err := syncAbove("/srv/varve/objects", sync); err != nil || !slices.Equal(synced, []string{"/srv/varve", "/srv", "/"}) {
+		t.Fatal(synced, err)
+	}
+	broken := func(string) error { return syscall.EIO }
+	if err := syncAbove("/srv/varve", broken); !errors.Is(err, syscall.EIO) {
+		t.Fatal(err)
+	}
+	if err := syncPath(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
 }

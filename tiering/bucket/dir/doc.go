@@ -15,7 +15,8 @@
 // that the file holds the object's bytes and nothing else. A file system without
 // user attributes keeps no checksum, and Info.Checked is false.
 //
-// Opening removes the folders of processes that are gone. Folders that the last
+// Opening makes the root's own name durable, and removes the folders of processes
+// that are gone. Folders that the last
 // object leaves are removed with it.
 //
 // Names are resolved below the root only (os.Root): no link in the tree leads out
