@@ -21,6 +21,11 @@
 // the broker has a handful of goroutines (upkeep, archiving, watching, purging),
 // all owned by the group that Open is given.
 //
+// What is done periodically costs what is active, not what is held: the lists of
+// busy.go name the shards that were stepped or have something to archive. A shard
+// that nobody used since the start is its durable state and no core; one that
+// falls idle gives its buffers back.
+//
 // # Invariants
 //
 //   - Tombstones are applied before any shard opens.
