@@ -11,7 +11,9 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 
+	"github.com/varve-io/varve/sdk"
 	"github.com/varve-io/varve/services/internal/run"
+	"github.com/varve-io/varve/wal/vfs"
 )
 
 // config is a server's, on a free port, with everything else as usual.
@@ -77,5 +79,57 @@ func TestServeLeavesNothingBehind(t *testing.T) {
 	}
 	if err := goleak.Find(before); err != nil {
 		t.Error(err)
+	}
+}
+
+// A disk that fails under the log ends the server with the exit code that tells a
+// supervisor to leave it down; what was acknowledged before is there at the next start.
+func TestServeEndsWhenTheDiskFails(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	cfg := config(t)
+	cfg.AutoCreate = true
+	disk := vfs.NewFault(vfs.OS())
+	n := &node{cfg: cfg, logger: slog.New(slog.DiscardHandler), registry: run.Registry(), disk: disk}
+	address, ended := make(chan string, 1), make(chan error, 1)
+	go func() { ended <- n.run(t.Context(), func(a string) { address <- a }) }()
+	var c *sdk.Client
+	select {
+	case a := <-address:
+		var err error
+		if c, err = sdk.Dial(a, sdk.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	case err := <-ended:
+		t.Fatal(err)
+	}
+	one := []sdk.Record{{Value: []byte("x")}}
+	if _, err := c.Append(t.Context(), "a/b", one, sdk.AppendOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	disk.Fail(vfs.Rule{Kind: vfs.OpSync, Count: -1})
+	ctx, cancel := context.WithCancel(t.Context())
+	appended := make(chan error, 1)
+	go func() {
+		_, err := c.Append(ctx, "a/b", one, sdk.AppendOptions{})
+		appended <- err
+	}()
+	err := <-ended
+	cancel()
+	if run.ExitCode(err) != run.ExitStorage {
+		t.Errorf("exit code %d: %v", run.ExitCode(err), err)
+	}
+	if err := <-appended; err == nil {
+		t.Error("acknowledged without a disk")
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := goleak.Find(before); err != nil {
+		t.Error(err)
+	}
+	n = &node{cfg: cfg, logger: slog.New(slog.DiscardHandler), registry: run.Registry(), disk: vfs.OS()}
+	stop, halt := context.WithCancelCause(t.Context())
+	if err := n.run(stop, func(string) { halt(&run.SignalError{Signal: os.Interrupt}) }); err != nil {
+		t.Errorf("the next start: %v", err)
 	}
 }

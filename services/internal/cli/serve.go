@@ -36,6 +36,7 @@ type node struct {
 	cfg      *run.Config
 	logger   *slog.Logger
 	registry *prometheus.Registry
+	disk     vfs.FS // of the log
 
 	kv      *etcdkv.Store
 	catalog *catalog.Catalog
@@ -51,8 +52,13 @@ type node struct {
 // serve runs a server until ctx ends (a graceful stop) or a part fails. ready is
 // called with the address once requests are answered. When it returns, nothing of
 // the server is left: no listener, lock or goroutine.
-func serve(ctx context.Context, cfg *run.Config, logger *slog.Logger, ready func(address string)) (err error) {
-	n := &node{cfg: cfg, logger: logger, registry: run.Registry()}
+func serve(ctx context.Context, cfg *run.Config, logger *slog.Logger, ready func(address string)) error {
+	n := &node{cfg: cfg, logger: logger, registry: run.Registry(), disk: vfs.OS()}
+	return n.run(ctx, ready)
+}
+
+func (n *node) run(ctx context.Context, ready func(address string)) (err error) {
+	cfg, logger := n.cfg, n.logger
 	// The address is taken first: it is the cheapest thing to find taken.
 	listeners, err := n.listen()
 	if err != nil {
@@ -75,10 +81,10 @@ func serve(ctx context.Context, cfg *run.Config, logger *slog.Logger, ready func
 		logger.Info("stopping", "why", context.Cause(ctx).Error())
 		return n.drain()
 	case <-n.group.Context().Done():
-		n.edge.Drain()
+		n.hangUp(failing)
 		return n.group.Wait()
 	case <-n.kv.Failed():
-		n.edge.Drain()
+		n.hangUp(failing)
 		return meta.Errorf(meta.ErrPoisoned, "the catalog's storage in %s failed: %w", filepath.Join(cfg.Data, "catalog"), n.kv.Err())
 	}
 }
@@ -129,7 +135,7 @@ func (n *node) open(ctx context.Context) error {
 	n.broker, err = broker.Open(ctx, broker.Options{
 		Group: n.group, Catalog: n.catalog, Store: n.store,
 		Log: wal.Options{
-			FS: vfs.OS(), Dir: n.cfg.Data, Cluster: cluster.ID, Broker: meta.BrokerID(n.cfg.Broker),
+			FS: n.disk, Dir: n.cfg.Data, Cluster: cluster.ID, Broker: meta.BrokerID(n.cfg.Broker),
 			Mode: mode, Interval: n.cfg.FsyncInterval, Budget: int64(n.cfg.WALBudget), FileSize: int64(n.cfg.WALFileSize),
 			BootID: wal.BootID(), WitnessDir: runtimeDir(n.cfg),
 		},
@@ -252,19 +258,28 @@ func (n *node) start(l net.Listener, h http.Handler) {
 func (n *node) drain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.ShutdownTimeout)
 	defer cancel()
-	clients, cancelClients := context.WithTimeout(ctx, n.cfg.ShutdownTimeout/2)
-	defer cancelClients()
-	n.edge.Drain()
-	for _, s := range n.https {
-		if err := s.Shutdown(clients); err != nil {
-			n.logger.Warn("clients that would not end in time are cut")
-			_ = s.Close()
-		}
-	}
+	n.hangUp(n.cfg.ShutdownTimeout / 2)
 	n.group.Stop()
 	err := n.group.Wait()
 	n.stopped = true
 	return errors.Join(err, n.broker.Close(ctx))
+}
+
+// failing is how long clients may take to hear that the server fails.
+const failing = 2 * time.Second
+
+// hangUp takes no new work and waits for what is under way to be answered; clients
+// that do not end in time are cut.
+func (n *node) hangUp(wait time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	n.edge.Drain()
+	for _, s := range n.https {
+		if err := s.Shutdown(ctx); err != nil {
+			n.logger.Warn("clients that would not end in time are cut")
+			_ = s.Close()
+		}
+	}
 }
 
 // close gives back what is open. After a graceful stop the broker is closed; after
