@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"net/url"
 	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/varve-io/varve/tiering/bucket"
 )
@@ -53,7 +55,8 @@ var errListing = errors.New("the store's listing repeats itself or goes backward
 
 func (l *listing) page(ctx context.Context) ([]bucket.Info, error) {
 	b := l.b
-	in := &s3.ListObjectsV2Input{Bucket: b.name(), Prefix: aws.String(l.prefix), ContinuationToken: l.token}
+	// Encoded, so that a stranger's key that XML can't hold doesn't spoil the listing.
+	in := &s3.ListObjectsV2Input{Bucket: b.name(), Prefix: aws.String(l.prefix), ContinuationToken: l.token, EncodingType: types.EncodingTypeUrl}
 	if l.token == nil && l.after != "" {
 		in.StartAfter = aws.String(l.after)
 	}
@@ -79,6 +82,12 @@ func (l *listing) take(out *s3.ListObjectsV2Output) ([]bucket.Info, error) {
 	infos := make([]bucket.Info, 0, len(out.Contents))
 	for _, o := range out.Contents {
 		full := aws.ToString(o.Key)
+		if out.EncodingType == types.EncodingTypeUrl {
+			var err error
+			if full, err = url.QueryUnescape(full); err != nil {
+				return nil, l.broken()
+			}
+		}
 		if full <= l.after && l.after != "" || !strings.HasPrefix(full, l.prefix) || o.Size == nil {
 			return nil, l.broken()
 		}

@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	miniogo "github.com/minio/minio-go/v7"
 
 	"github.com/varve-io/varve/tiering/bucket"
@@ -109,6 +113,37 @@ func TestT6_BrokenListing(t *testing.T) {
 		if got := p.count("GET"); got > empties+2 {
 			t.Errorf("%s: %d requests", name, got)
 		}
+	}
+}
+
+// Strangers' keys of every kind, below the prefix: each is listed as it is, and none
+// hides the others. An encoding that the store doesn't take up is no encoding.
+func TestStrangeKeysAreListed(t *testing.T) {
+	b := open(t, testOptions())
+	client, err := server.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := []string{" lead", "a b", "a+b%20c", "t\tab", "trail ", "x\x01y", "x\ny", "z", "ü&<>\"'"}
+	for _, key := range keys {
+		if _, err := client.PutObject(t.Context(), testBucket, b.prefix+"f/"+key, strings.NewReader("x"), 1, miniogo.PutObjectOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	for info, err := range b.List(t.Context(), "f/", "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, strings.TrimPrefix(info.Key, "f/"))
+	}
+	if !slices.Equal(got, keys) {
+		t.Fatalf("%q", got)
+	}
+	l := &listing{b: b, prefix: b.prefix + "f/"}
+	page, err := l.take(&s3.ListObjectsV2Output{Contents: []types.Object{{Key: aws.String(l.prefix + "a+b%zz"), Size: aws.Int64(1)}}})
+	if err != nil || len(page) != 1 || page[0].Key != "f/a+b%zz" {
+		t.Fatalf("%+v %v", page, err)
 	}
 }
 
