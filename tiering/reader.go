@@ -15,7 +15,8 @@ import (
 // same Store until it is closed or given a newer manifest.
 //
 // It keeps the block it is in and the index of its segment, so a scan downloads
-// each once however small the cache is.
+// each once however small the cache is; while all readers together keep more than
+// the cache may hold, a further one does without.
 type Reader struct {
 	s       *Store
 	refetch func(context.Context) (*Manifest, error)
@@ -44,6 +45,7 @@ func (s *Store) NewReader(m *Manifest, refetch func(context.Context) (*Manifest,
 
 // Close gives up the reader's pin. Pages handed out stay valid.
 func (r *Reader) Close() {
+	r.keep(cacheKey{}, nil)
 	r.s.mu.Lock()
 	delete(r.s.readers, r)
 	r.s.mu.Unlock()
@@ -182,10 +184,23 @@ func (r *Reader) block(ctx context.Context, ref *meta.SegmentRef, k *segment.Blo
 	}
 	data, err := r.s.block(ctx, ref, k)
 	if err == nil {
-		r.held.key, r.held.data = key, data
+		r.keep(key, data)
 	}
 	return data, err
 }
+
+// keep holds a block for the next page, in place of the one before.
+func (r *Reader) keep(key cacheKey, data []byte) {
+	n := int64(len(data))
+	if r.s.held.Add(n-int64(len(r.held.data))) > r.s.mostHeld() {
+		r.s.held.Add(-n)
+		key, data = cacheKey{}, nil
+	}
+	r.held.key, r.held.data = key, data
+}
+
+// mostHeld is how many bytes readers keep, all together.
+func (s *Store) mostHeld() int64 { return max(s.opt.CacheBytes, 64*int64(s.opt.BlockSize)) }
 
 // lostObject returns the object that an error says is missing, nil if it is
 // another error.

@@ -618,3 +618,31 @@ func TestReadAheadOfManyScans(t *testing.T) {
 		t.Fatalf("credit %d, ahead %d of %d", c.credit, c.ahead, c.limit)
 	}
 }
+
+// Rows: C5 (the part of cold readers)
+// A thousand readers, each in a block of its own, keep no more than a few together.
+func TestC5_IdleReadersKeepBoundedMemory(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.CacheBytes = -1 })
+	w.append(200)
+	w.archive()
+	var readers []*Reader
+	for i := range 1000 {
+		r := w.reader()
+		for range 2 {
+			if _, err := r.Read(t.Context(), meta.Offset(2*(i%200)), 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		readers = append(readers, r)
+	}
+	if n := w.s.held.Load(); n > 64*1000 || n < 32*1000 {
+		t.Fatalf("%d bytes are kept", n)
+	}
+	for _, r := range readers {
+		r.Close()
+		r.Close()
+	}
+	if n := w.s.held.Load(); n != 0 {
+		t.Fatalf("%d bytes are kept by closed readers", n)
+	}
+}

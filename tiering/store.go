@@ -110,6 +110,7 @@ type Store struct {
 	permits chan struct{}
 	cache   *cache
 	count   counters
+	held    atomic.Int64 // bytes of the blocks that readers keep
 
 	mu      sync.Mutex // guards what follows; never held over a request
 	claim   claimState
