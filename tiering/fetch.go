@@ -200,33 +200,44 @@ func (s *Store) list(ctx context.Context, ref *IndexRef) (*indexObject, error) {
 }
 
 // find returns the first segment of a manifest whose ends pass, nil if none does.
-// Pass must stay true once it is: ends only grow along the list.
-func (s *Store) find(ctx context.Context, m *Manifest, pass func(ends) bool) (*meta.SegmentRef, error) {
-	older := m.Older
-	for {
-		i := searchIndexes(older, pass)
-		if i == len(older) {
-			break
+func (s *Store) find(ctx context.Context, m *Manifest, pass func(ends) bool) (found *meta.SegmentRef, err error) {
+	err = s.from(ctx, m, pass, func(ref *meta.SegmentRef) bool {
+		found = ref
+		return false
+	})
+	return found, err
+}
+
+// from yields the segments of a manifest whose ends pass, in order, until it is told
+// to stop. Pass must stay true once it is: ends only grow along the list.
+func (s *Store) from(ctx context.Context, m *Manifest, pass func(ends) bool, yield func(*meta.SegmentRef) bool) error {
+	more, err := s.walk(ctx, m.Older, pass, yield)
+	for i := searchSegments(m.Segments, pass); more && i < len(m.Segments); i++ {
+		more = yield(&m.Segments[i])
+	}
+	return err
+}
+
+// walk is from for what lies below index objects, and says whether to go on.
+func (s *Store) walk(ctx context.Context, refs []IndexRef, pass func(ends) bool, yield func(*meta.SegmentRef) bool) (more bool, err error) {
+	for i := searchIndexes(refs, pass); i < len(refs); i++ {
+		x, err := s.list(ctx, &refs[i])
+		if missing(err) {
+			return false, &missingError{refs[i].Key, refs[i].FirstOffset, refs[i].NextOffset, err}
 		}
-		x, err := s.list(ctx, &older[i])
 		if err != nil {
-			if missing(err) {
-				return nil, &missingError{older[i].Key, older[i].FirstOffset, older[i].NextOffset, err}
-			}
-			return nil, err
+			return false, err
 		}
-		if x.Depth == 0 {
-			if j := searchSegments(x.Segments, pass); j < len(x.Segments) {
-				return &x.Segments[j], nil
-			}
-			break
+		if more, err := s.walk(ctx, x.Indexes, pass, yield); err != nil || !more {
+			return false, err
 		}
-		older = x.Indexes
+		for j := searchSegments(x.Segments, pass); j < len(x.Segments); j++ {
+			if !yield(&x.Segments[j]) {
+				return false, nil
+			}
+		}
 	}
-	if i := searchSegments(m.Segments, pass); i < len(m.Segments) {
-		return &m.Segments[i], nil
-	}
-	return nil, nil
+	return true, nil
 }
 
 // missingError says which object of a manifest is not there.

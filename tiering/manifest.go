@@ -128,16 +128,17 @@ func (x *IndexRef) sound() bool {
 
 func follows(first, next, after meta.LSN) bool { return first > 0 && next > first && next >= after }
 
-// checkSegments wants ends that never go back, which is all a look-up needs.
-// Ranges may overlap: a reader takes each offset once.
+// checkSegments wants ends and starts that never go back, which is all a look-up
+// needs. Ranges may overlap: a reader takes each offset once.
 func checkSegments(refs []meta.SegmentRef, lsn meta.LSN, offset meta.Offset) error {
+	first := meta.LSN(0)
 	for i := range refs {
 		r := &refs[i]
-		if !follows(r.FirstLSN, r.NextLSN, lsn) || r.NextOffset < offset || r.NextOffset <= r.FirstOffset || r.NextOffset > meta.MaxOffset ||
+		if !follows(r.FirstLSN, r.NextLSN, lsn) || r.FirstLSN < first || r.NextOffset < offset || r.NextOffset <= r.FirstOffset || r.NextOffset > meta.MaxOffset ||
 			r.LastTime < r.FirstTime || r.IndexAt < 0 || r.IndexLen <= 0 || r.IndexAt > r.Size-r.IndexLen {
 			return meta.Errorf(meta.ErrCorrupt, "segment %s does not follow the one before it", r.Key)
 		}
-		lsn, offset = r.NextLSN, r.NextOffset
+		first, lsn, offset = r.FirstLSN, r.NextLSN, r.NextOffset
 	}
 	return nil
 }

@@ -316,25 +316,16 @@ func (sw *sweep) inUse(ctx context.Context, key string, base meta.LSN) (bool, er
 }
 
 // names reports whether a manifest lists a segment that starts at that LSN under
-// that key, at or above its start offset.
-func (s *Store) names(ctx context.Context, m *Manifest, key string, base meta.LSN) (bool, error) {
+// that key, at or above its start offset. Where segments overlap, several cover it.
+func (s *Store) names(ctx context.Context, m *Manifest, key string, base meta.LSN) (named bool, err error) {
 	if base >= m.ArchivedEnd {
 		return false, nil
 	}
-	from := base
-	for {
-		ref, err := s.find(ctx, m, aboveLSN(from))
-		if err != nil {
-			return false, err
-		}
-		if ref == nil || ref.FirstLSN > base {
-			return false, nil
-		}
-		if ref.Key == key {
-			return m.live(ref.NextOffset), nil
-		}
-		from = ref.NextLSN // overlapping segments: the next may start as low
-	}
+	err = s.from(ctx, m, aboveLSN(base), func(ref *meta.SegmentRef) (more bool) {
+		named = ref.Key == key && m.live(ref.NextOffset)
+		return ref.Key != key && ref.FirstLSN <= base
+	})
+	return named, err
 }
 
 // reading returns the manifests that running readers of a shard read by.

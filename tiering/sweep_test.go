@@ -139,8 +139,8 @@ func TestUnknownUploadIsGivenUpAndSwept(t *testing.T) {
 	if res := w.sweep(); res.Deleted != 2 {
 		t.Fatalf("%+v", res)
 	}
-	if keys := w.keys("streams/"); !slices.Equal(keys, []string{ref.Key}) {
-		t.Fatal(keys)
+	if keys := w.keys("streams/"); !slices.Equal(keys, []string{ref.Key}) || len(w.s.givenUp) != 0 {
+		t.Fatal(keys, w.s.givenUp)
 	}
 
 	// The same, but the broker dies: a new process, a new epoch.
@@ -694,5 +694,36 @@ func TestN5_ForeignKeyInADeletedIncarnation(t *testing.T) {
 	res, err := w.s.SweepIncarnation(t.Context(), IncarnationRequest{Stream: w.shard.Stream, Incarnation: 77})
 	if err != nil || res.Deleted != 2 || res.Failed != 0 || res.Unknown != 1 || len(res.UnknownKeys) != 1 {
 		t.Fatalf("%+v %v", res, err)
+	}
+}
+
+// Whatever the ranges of a manifest's segments look like (one entry only, the same
+// range twice, one inside another), a sweep finds each of them, and only those.
+func TestNamedWhateverTheRanges(t *testing.T) {
+	w := newWorld(t)
+	m := &Manifest{Shard: w.shard, Lineage: w.lin, Mark: 60, ArchivedEnd: 51, NextOffset: 50, StartOffset: 9}
+	key := func(i int, base meta.LSN) string {
+		return SegmentKey{w.shard, w.lin, 1, base, uuid.UUID{15: byte(i)}}.String()
+	}
+	for i, span := range [][2]meta.LSN{{1, 9}, {1, 10}, {1, 20}, {1, 20}, {15, 20}, {20, 21}, {21, 50}, {30, 50}, {50, 51}} {
+		m.Segments = append(m.Segments, meta.SegmentRef{
+			Key: key(i, span[0]), Size: 9, IndexLen: 1, FirstLSN: span[0], NextLSN: span[1],
+			FirstOffset: meta.Offset(span[0] - 1), NextOffset: meta.Offset(span[1] - 1),
+		})
+	}
+	if err := m.validate(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range m.Segments {
+		r := &m.Segments[i]
+		got, err := w.s.names(t.Context(), m, r.Key, r.FirstLSN)
+		if want := r.NextOffset > m.StartOffset; err != nil || got != want {
+			t.Errorf("segment %d of [%d, %d): named %v (%v)", i, r.FirstLSN, r.NextLSN, got, err)
+		}
+	}
+	for base := meta.LSN(1); base < 60; base++ {
+		if got, err := w.s.names(t.Context(), m, key(99, base), base); got || err != nil {
+			t.Errorf("one from LSN %d on that it does not list is named (%v)", base, err)
+		}
 	}
 }
