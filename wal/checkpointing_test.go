@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/varve-io/varve/meta"
 	"github.com/varve-io/varve/meta/entry"
@@ -328,5 +330,50 @@ func TestReadersPinFiles(t *testing.T) {
 	defer r.log.mu.Unlock()
 	if file.header.Salt == salt {
 		t.Error("the file stays after its reader left")
+	}
+}
+
+// A shard is left out of the capture since its owner is about to forget it, and the
+// Forget is queued behind the capture. The power fails once the checkpoint is named:
+// the log must open, with that shard gone.
+func TestW8_AForgetBehindTheCaptureIsOnDiskFirst(t *testing.T) {
+	for _, mode := range []Mode{Commit, Periodic} {
+		synctest.Test(t, func(t *testing.T) {
+			mem := vfs.NewMem(1)
+			fault := vfs.NewFault(mem)
+			opts := testOptions(fault)
+			opts.Mode, opts.Interval = mode, time.Hour
+			r := open(t, opts)
+			a, b := r.bind(1), r.bind(2)
+			r.add(a, 1, 10)
+			r.add(b, 1, 10)
+			syncs := 0
+			first := fault.HoldSync(func(op vfs.Op) bool { return inLog(op) && syncs == 0 })
+			second := fault.HoldSync(func(op vfs.Op) bool { return inLog(op) && syncs == 1 })
+			done := make(chan error, 1)
+			go func() {
+				done <- r.log.Checkpoint(soon(t), func(yield func(ShardNumber, []byte) bool) {
+					yield(a, r.fold.shard(a).encode())
+					r.must(r.submit(b, r.entries(b, 1, 10), nil)) // behind the mark, and in need of a sync
+				})
+			}()
+			synctest.Wait()
+			r.must(r.submit(b, []Record{{Kind: Forget}}, nil))
+			syncs++
+			first()
+			synctest.Wait() // the checkpoint is named, or waits for the second sync
+			opts.FS = mem.CrashClone(vfs.CrashOptions{})
+			second()
+			r.must(<-done)
+			for range 2 {
+				o := open(t, opts)
+				if err := o.readAll(); err != nil {
+					t.Fatal(err)
+				}
+				o.log.Kill()
+				opts.FS = mem.CrashClone(vfs.CrashOptions{})
+			}
+			r.log.Kill()
+		})
 	}
 }

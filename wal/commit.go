@@ -44,6 +44,9 @@ func (l *Log) Checkpoint(ctx context.Context, capture func(yield func(ShardNumbe
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	if err := l.ready(); err != nil {
+		return err
+	}
 	if l.spent() {
 		if err := l.enqueue(&Write{turn: true}); err != nil {
 			return err
@@ -65,6 +68,11 @@ func (l *Log) Checkpoint(ctx context.Context, capture func(yield func(ShardNumbe
 		return err
 	}
 	if err := c.complete(); err != nil {
+		return err
+	}
+	// A shard that has no section is forgotten, but its Forget may have been queued
+	// behind the barrier: it must be on disk before a checkpoint without the shard.
+	if err := l.barrier(ctx); err != nil {
 		return err
 	}
 	if l.opts.Twins.DropFirst {

@@ -110,7 +110,7 @@ func (l *Log) relocate(batch []copied, size int64) (bool, error) {
 	if err := l.usable(); err != nil {
 		return false, err
 	}
-	if l.space.physical(l.space.slack)-l.space.queued < joining(size)+batchOverhead {
+	if l.space.physical(l.space.slack)-l.space.queued-l.space.reserved < joining(size)+batchOverhead {
 		return false, nil
 	}
 	for _, c := range batch {

@@ -3,6 +3,7 @@ package wal
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -296,5 +297,53 @@ func TestW2_TwinsAreCaught(t *testing.T) {
 			t.Errorf("%s: not caught", name)
 		}
 		t.Logf("%s: %v", name, err)
+	}
+}
+
+// Rows: E10. A process is killed between a file's creation and the sync of its name;
+// the next one finds the file and uses it; then the power fails.
+func TestE10_NamesThatAKilledProcessLeftAreMadeDurable(t *testing.T) {
+	for at, reached := 1, true; reached; at++ {
+		mem := vfs.NewMem(1)
+		fault := vfs.NewFault(mem)
+		var mu sync.Mutex
+		var killed *vfs.Mem
+		seen := 0
+		fault.Hook(func(op vfs.Op) {
+			mu.Lock()
+			defer mu.Unlock()
+			if op.Kind == vfs.OpSyncDir && op.Path == "data/wal" {
+				if seen++; seen == at {
+					killed = mem.KillClone()
+				}
+			}
+		}, nil)
+		opts := testOptions(fault)
+		opts.Budget = 6 * fileSize
+		r := open(t, opts)
+		for n := r.bind(1); r.log.Status().Files < 6; {
+			r.must(r.put(soon(t), n, 1000))
+		}
+		r.log.Kill()
+		mu.Lock()
+		if reached = killed != nil; !reached {
+			killed = mem
+		}
+		mu.Unlock()
+		opts.FS = killed
+		r = open(t, opts)
+		for n := r.bind(1); r.log.Status().Used < opts.Budget; {
+			r.add(n, 1, 3000) // into the last file
+		}
+		opts.FS = killed.CrashClone(vfs.CrashOptions{})
+		r.log.Kill()
+		o, err := tryOpen(t, opts)
+		if err == nil {
+			err = errors.Join(same(r.fold, o.fold), o.readAll())
+			o.log.Kill()
+		}
+		if err != nil {
+			t.Fatalf("killed ahead of sync %d of the names: %v", at, err)
+		}
 	}
 }

@@ -101,8 +101,8 @@ func (d *folder) create(number uint64) (*logFile, error) {
 	if err = writeZeroes(f, 0, d.size); err == nil {
 		err = f.Sync()
 	}
-	if err == nil && !d.skipDirSync {
-		err = d.fs.SyncDir(d.dir)
+	if err == nil {
+		err = d.syncNames()
 	}
 	if err != nil {
 		_ = f.Close()         // the first error is the one to tell
@@ -110,6 +110,14 @@ func (d *folder) create(number uint64) (*logFile, error) {
 		return nil, fmt.Errorf("writing log file %s before its use: %w", full, exhausted(err))
 	}
 	return &logFile{name: name, number: number, f: f, size: d.size}, nil
+}
+
+// syncNames makes the names of log files durable.
+func (d *folder) syncNames() error {
+	if d.skipDirSync {
+		return nil
+	}
+	return d.fs.SyncDir(d.dir)
 }
 
 // refill writes a free file again that a crash may have left half-written.
@@ -141,8 +149,8 @@ func (d *folder) prepare(f *logFile, first Position) error {
 // remove deletes a free file and its name.
 func (d *folder) remove(f *logFile) error {
 	err := errors.Join(f.f.Close(), d.fs.Remove(path.Join(d.dir, f.name)))
-	if err == nil && !d.skipDirSync {
-		err = d.fs.SyncDir(d.dir)
+	if err == nil {
+		err = d.syncNames()
 	}
 	if err != nil {
 		return fmt.Errorf("removing log file %s: %w", f.name, err)

@@ -159,3 +159,29 @@ func (p *promises) reopen(mem *vfs.Mem, boot string, step int, twins Twins) erro
 	}
 	return nil
 }
+
+// A directory has run, and its log folder is empty: wiped, or on a disk that isn't
+// mounted. There is no checkpoint that would miss the files. It must not start
+// afresh under the id that stands for what was in them.
+func TestW7_AnEmptiedLogFolderIsRefused(t *testing.T) {
+	for _, mode := range []Mode{Commit, Periodic} {
+		for _, clean := range []bool{false, true} {
+			mem := vfs.NewMem(1)
+			opts := testOptions(mem)
+			opts.Mode = mode
+			r := open(t, opts)
+			r.add(r.bind(1), 1, 100)
+			if clean {
+				r.must(r.log.Close(context.Background()))
+			}
+			r.log.Kill()
+			names, err := mem.List("data/wal")
+			r.must(err)
+			for _, name := range names {
+				r.must(mem.Remove("data/wal/" + name))
+			}
+			_, err = tryOpen(t, opts)
+			isKind(t, err, meta.ErrCorrupt)
+		}
+	}
+}

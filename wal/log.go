@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -115,6 +116,13 @@ func (l *Log) usable() error {
 	return nil
 }
 
+// ready is usable for those who don't hold the mutex.
+func (l *Log) ready() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.usable()
+}
+
 // Bounds returns the first local LSN and the one after the last; both are 1 for a
 // shard without entries, and 0 for one that isn't known.
 func (l *Log) Bounds(n ShardNumber) (start, end meta.LSN) {
@@ -197,7 +205,8 @@ func (l *Log) Err() error {
 
 // Close stops appends, writes and syncs what is queued, and records a clean stop
 // at the very end. When ctx ends first, the stop is not recorded and the next
-// start recovers. The log must not be used any more, whatever Close returns.
+// start recovers; what was not written by then gets an [ErrClosed]. The log must
+// not be used any more, whatever Close returns.
 func (l *Log) Close(ctx context.Context) error {
 	l.mu.Lock()
 	already := l.closed
@@ -210,8 +219,10 @@ func (l *Log) Close(ctx context.Context) error {
 	}
 	// No checkpoint runs beside the clean mark; one under way still finishes.
 	var err error
+	held := false
 	select {
 	case l.checkpoint <- struct{}{}:
+		held = true
 		err = l.drain(ctx)
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -223,6 +234,10 @@ func (l *Log) Close(ctx context.Context) error {
 		end := l.end
 		l.mu.Unlock()
 		err = l.ballast.with(func() error { return l.identity.stop(end) })
+	}
+	l.writer.fail(fmt.Errorf("%w before this write was done: its outcome is unknown until the log is opened again", ErrClosed))
+	if held {
+		<-l.checkpoint
 	}
 	l.killing.Do(func() { err = errors.Join(err, l.release()) })
 	return err
@@ -279,6 +294,7 @@ func (l *Log) Kill() {
 	l.killing.Do(func() {
 		l.checkpoint <- struct{}{} // one under way finds the log closed
 		_ = l.release()            // as a crash would
+		<-l.checkpoint
 	})
 }
 

@@ -3,6 +3,8 @@ package wal
 import (
 	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/varve-io/varve/meta"
 	"github.com/varve-io/varve/wal/vfs"
@@ -38,4 +40,38 @@ func TestAppendReadReopen(t *testing.T) {
 		t.Fatal(err)
 	}
 	isKind(t, r.log.Append(&Write{Shard: b}), ErrClosed)
+}
+
+// Close runs out of time while a sync hangs. Whoever waits for a write hears of it,
+// once, and nothing waits for a log that is closed.
+func TestCloseOutOfTimeAnswersEveryWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := vfs.NewMem(1)
+		fault := vfs.NewFault(mem)
+		r := open(t, testOptions(fault))
+		n := r.bind(1)
+		r.add(n, 1, 10)
+		release := fault.HoldSync(inLog)
+		time.AfterFunc(time.Minute, release)
+		var answers []error
+		for range 3 {
+			r.must(r.submit(n, r.entries(n, 1, 10), func(err error) { answers = append(answers, err) }))
+			synctest.Wait() // the first one is being synced, the others are queued
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		isKind(t, r.log.Close(ctx), context.DeadlineExceeded)
+		if len(answers) != 3 {
+			t.Fatalf("%d of 3 writes were answered", len(answers))
+		}
+		for _, err := range answers {
+			isKind(t, err, ErrClosed)
+		}
+		isKind(t, r.checkpoint(), ErrClosed)
+		r.log.Kill()
+		opts := r.opts
+		opts.FS = mem
+		o := open(t, opts)
+		r.must(o.readAll())
+	})
 }

@@ -72,6 +72,11 @@ func (l *Log) open() error {
 	if err := vfs.MkdirAllSync(o.FS, l.folder.dir); err != nil {
 		return err
 	}
+	// A process that was killed may have left files whose names no power cut would
+	// leave. Some of them will be used.
+	if err := l.folder.syncNames(); err != nil {
+		return err
+	}
 	if l.checkpoints, err = openCheckpoints(o.FS, o.Dir); err != nil {
 		return err
 	}
@@ -121,8 +126,13 @@ func (l *Log) adopt(r *recovery) error {
 		}
 	}
 	for _, f := range r.blank {
-		// A full disk has no room for another one, so what was made is kept.
-		if f.size == l.folder.size && f.header.Salt == 0 && (l.identity.Tail == tailProven || l.folder.refill(f) == nil) {
+		// A full disk has no room for another one, so what was made is kept. A header
+		// that isn't there may be one that a start before failed to erase on disk.
+		again := l.folder.refill
+		if l.identity.Tail == tailProven {
+			again = erase
+		}
+		if f.size == l.folder.size && f.header.Salt == 0 && again(f) == nil {
 			free = append(free, f)
 		} else if err := l.folder.remove(f); err != nil {
 			return err

@@ -217,3 +217,67 @@ func TestPeriodicModeKeepsWhatAKillLeaves(t *testing.T) {
 		t.Errorf("after a power cut: %v, %+v", err, p.log.Identity())
 	}
 }
+
+// A start fails at one of its writes or syncs, which leaves pages that are readable
+// and clean. The next start must not build on them without writing them again: what
+// comes behind would be lost, or in doubt, once the power takes them.
+func TestE3_WhatAFailedStartWroteIsNotBelieved(t *testing.T) {
+	for _, before := range []struct{ clean, used bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
+		for _, kind := range []vfs.OpKind{vfs.OpWrite, vfs.OpSync, vfs.OpSyncDir, vfs.OpRename} {
+			failed := 0
+			for nth := range 12 {
+				if failedStart(t, before.clean, before.used, vfs.Rule{Kind: kind, Nth: nth + 1}) {
+					failed++
+				}
+			}
+			if failed < 2 {
+				t.Errorf("%d starts failed at a %s", failed, kind)
+			}
+		}
+	}
+}
+
+// failedStart reports whether the rule made a start fail.
+func failedStart(t *testing.T, clean, used bool, rule vfs.Rule) bool {
+	mem := vfs.NewMem(1)
+	r := open(t, testOptions(mem))
+	n := r.bind(1)
+	if used { // some files were recycled
+		for range 8 {
+			r.must(r.put(soon(t), n, 20000))
+		}
+		_, end := r.log.Bounds(n)
+		r.log.Drop(n, end)
+		r.must(r.checkpoint())
+	}
+	r.add(n, 2, 100)
+	if clean {
+		r.must(r.log.Close(context.Background()))
+	}
+	r.log.Kill()
+	fault := vfs.NewFault(mem)
+	fault.Fail(rule)
+	opts := r.opts
+	opts.FS = fault
+	first, err := tryOpen(t, opts)
+	if err == nil {
+		first.log.Kill() // the failure did no harm
+	}
+	fault.Heal()
+	opts.FS = mem
+	o := open(t, opts)
+	for size := 100; size < 30000; size *= 2 {
+		r.must(errors.Join(o.put(soon(t), n, size), o.put(soon(t), n, size))) // over several files
+		opts.FS = mem.CrashClone(vfs.CrashOptions{})
+		p, err := tryOpen(t, opts)
+		if err == nil {
+			err = errors.Join(same(o.fold, p.fold), p.readAll())
+			p.log.Kill()
+		}
+		if err != nil {
+			t.Fatalf("%s %d failed, clean stop %v, entries of %d bytes: %v", rule.Kind, rule.Nth, clean, size, err)
+		}
+	}
+	o.log.Kill()
+	return err != nil
+}

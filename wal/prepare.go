@@ -3,7 +3,7 @@ package wal
 // preparer makes log files before they are needed, so that the writer never
 // waits for zeroes to be written: it keeps one file ready to follow the current
 // one, makes more when reservations ask for them or little is left, and removes
-// what is too much. One goroutine.
+// what is too much and promised to nobody. One goroutine.
 func (l *Log) preparer() {
 	for {
 		l.mu.Lock()
@@ -43,7 +43,7 @@ func (l *Log) chore() func() {
 		s.made++
 		number := s.made
 		return func() { l.makeFile(number) }
-	case len(s.free) > max(minFiles, s.most/2) || all > l.opts.Budget && len(s.free) > 0:
+	case len(s.free) > 0 && (len(s.free) > max(minFiles, s.most/2) || all > l.opts.Budget) && l.unpromised() >= 2*s.fresh(s.slack):
 		f := s.free[len(s.free)-1]
 		s.free = s.free[:len(s.free)-1]
 		return func() { _ = l.folder.remove(f) } // what stays is found at the next start
@@ -54,9 +54,14 @@ func (l *Log) chore() func() {
 
 // low says that a file should be made ahead of need. Called with the mutex.
 func (l *Log) low() bool {
+	return l.space.next == nil || l.unpromised() < l.space.fresh(l.space.slack)
+}
+
+// unpromised is the room that producers could still be promised without another
+// file. Called with the mutex.
+func (l *Log) unpromised() int64 {
 	s := &l.space
-	kept := s.keptForCommands(s.slack) + s.keptForCopy(s.slack)
-	return s.next == nil || s.physical(s.slack)-s.queued-s.reserved-kept < s.fresh(s.slack)
+	return s.physical(s.slack) - s.queued - s.reserved - s.keptForCommands(s.slack) - s.keptForCopy(s.slack)
 }
 
 func (l *Log) prepareNext(f *logFile, first Position) {

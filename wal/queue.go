@@ -50,8 +50,8 @@ func (q *queue) take(most int64) (head *Write, taken int64) {
 // that has no room (reserve it first), [meta.ErrInvalid] for records that don't
 // fit the shard's log.
 //
-// Done gets nil, or a [meta.ErrPoisoned]: then the outcome is unknown until the
-// log is opened again.
+// Done gets nil, or a [meta.ErrPoisoned], or an [ErrClosed] when Close ran out of
+// time: then the outcome is unknown until the log is opened again.
 func (l *Log) Append(w *Write) error {
 	frames, largest, err := measure(w)
 	if err != nil {
@@ -145,7 +145,9 @@ func follow(s *shard, records []Record) (next meta.LSN, forgotten bool, err erro
 			}
 			next = r.LSN + 1
 		case Base:
-			next = r.LSN + 1
+			if next = r.LSN + 1; next == 0 {
+				return 0, false, meta.Invalidf("shard %d: a base at LSN %d leaves no entry behind it", s.number, r.LSN)
+			}
 		case Forget:
 			forgotten = true
 		}

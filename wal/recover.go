@@ -272,10 +272,11 @@ func (r *recovery) name(n ShardNumber) string {
 }
 
 // virgin checks that a directory without any log file that verifies never had one
-// in use, and leaves the making of the first file to the opener.
+// in use, and leaves the making of the first file to the opener. The file storage-id
+// is written after the first log file, so a directory that has it has run.
 func (r *recovery) virgin() error {
-	if r.id.Tail == tailProven && r.id.End > 0 {
-		return meta.Errorf(meta.ErrCorrupt, "the clean stop recorded a log of %d bytes, but no log file has a header that verifies: %s", r.id.End, advice)
+	if !r.id.was.IsZero() {
+		return meta.Errorf(meta.ErrCorrupt, "data directory %s has been in use, but %s holds no log file with a header that verifies (is it another disk that is not mounted?): %s", r.opts.Dir, r.folder.dir, advice)
 	}
 	for _, f := range r.blank {
 		w := &window{file: &logFile{name: f.name, f: f.f, size: f.size}}
@@ -294,9 +295,9 @@ func (r *recovery) virgin() error {
 
 // settle makes durable what the scan found, as the last run left it to the page
 // cache, and cuts what doesn't belong to the log. After a clean stop there is
-// nothing to do.
+// nothing to do, but for a bare header of a start that came no further.
 func (r *recovery) settle() error {
-	if r.id.Tail == tailProven {
+	if r.id.Tail == tailProven && r.scan.end <= max(r.id.End, r.replay) {
 		return nil
 	}
 	err := r.rewrite()

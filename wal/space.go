@@ -45,7 +45,7 @@ type space struct {
 // waiter is a producer's place in the line; its address is its name.
 type waiter struct{ _ byte }
 
-// A write that finds the queue empty starts a batch, and pays for what the batch
+// A write that finds nothing queued that takes room starts a batch, and pays for what the batch
 // takes beyond its frames: header and padding of its group, of another one if a
 // file ends in between, and the bare header that vouches for it. Writes that join
 // a batch pay for their frames, and a thousandth for the groups that a large batch
@@ -63,7 +63,7 @@ func alone(frames int64) int64 {
 
 // charge is the room that a write takes when it is queued now. Called with the mutex.
 func (q *queue) charge(frames int64) int64 {
-	if q.head == nil {
+	if q.cost == 0 { // nothing, or only what takes no room and paid for no batch
 		return joining(frames) + batchOverhead
 	}
 	return joining(frames)

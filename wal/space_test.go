@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -282,5 +284,117 @@ func TestE9_SparseFilesAreBounded(t *testing.T) {
 	o.log.Kill()
 	if _, err := f.ReadAt(make([]byte, 1), 0); err != nil && err != io.EOF {
 		t.Error(err)
+	}
+}
+
+// A log is filled to its last byte by writes that reserve nothing, some of which
+// join a queue that held only what takes no room. The writer must neither wait for
+// a file that nobody can make, nor must its bare header.
+func TestAFullLogStillTakesACheckpoint(t *testing.T) {
+	for seed := range uint64(150) {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 5))
+			fault := vfs.NewFault(vfs.NewMem(1))
+			opts := smallOptions(fault)
+			opts.Budget = 6 * opts.FileSize
+			opts.Mode = Mode(seed % 2)
+			r := open(t, opts)
+			n := r.bind(1)
+			r.add(n, 1, 10)
+			size := 1 + rng.IntN(4000)
+			for refused := 0; refused < 20; {
+				release := fault.HoldSync(inLog)
+				r.must(r.log.enqueue(&Write{Sync: true}))
+				_ = r.submit(n, r.entries(n, 1, size), nil)
+				synctest.Wait() // the writer is at a sync, or done
+				r.must(r.log.enqueue(&Write{}))
+				if err := r.submit(n, r.entries(n, 1, size), nil); err != nil {
+					isKind(t, err, meta.ErrExhausted)
+					refused, size = refused+1, 1+size/2
+				}
+				release()
+				fault.Heal()
+				r.must(r.log.barrier(soon(t)))
+				if rng.IntN(3) == 0 {
+					time.Sleep(time.Second) // a bare header comes
+				}
+			}
+			time.Sleep(time.Second)
+			if rng.IntN(2) == 0 {
+				r.log.Kill()
+				o := open(t, r.opts)
+				r.must(same(r.fold, o.fold))
+				r = o
+				time.Sleep(time.Second)
+			}
+			_, end := r.log.Bounds(n)
+			r.log.Drop(n, end)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if err := r.log.Checkpoint(ctx, func(yield func(ShardNumber, []byte) bool) { yield(n, r.fold.shard(n).encode()) }); err != nil {
+				t.Fatalf("seed %d: %v: %+v", seed, err, r.log.Status())
+			}
+			r.must(r.put(ctx, n, 1000))
+			r.log.Kill()
+		})
+	}
+}
+
+// Room that is promised stays: the preparer doesn't take away the files that it is
+// promised out of, and make them again.
+func TestPromisedFilesAreNotRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fault := vfs.NewFault(vfs.NewMem(1))
+		var removed atomic.Int64
+		fault.Hook(func(op vfs.Op) {
+			if op.Kind == vfs.OpRemove && inLog(op) && removed.Add(1) > 100 {
+				fault.Hook(nil, nil)
+				fault.Fail(vfs.Rule{Kind: vfs.OpCreate, Match: inLog, Count: -1}) // ends an endless loop
+			}
+		}, nil)
+		r := open(t, testOptions(fault))
+		n := r.bind(1)
+		var promised []func()
+		for {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			release, err := r.log.Reserve(ctx, 10000)
+			cancel()
+			if err != nil {
+				break
+			}
+			promised = append(promised, release)
+		}
+		synctest.Wait()
+		if got := removed.Load(); got != 0 {
+			t.Errorf("%d files were removed", got)
+		}
+		for _, release := range promised {
+			if err := r.write(n, r.entries(n, 1, 10000)...); err != nil {
+				t.Fatalf("a promised write: %v", err)
+			}
+			release()
+		}
+		r.log.Kill()
+	})
+}
+
+// A copy forward takes no room that producers were promised.
+func TestACopyTakesNoPromisedRoom(t *testing.T) {
+	r := open(t, testOptions(vfs.NewMem(1)))
+	n := r.bind(1)
+	r.add(n, 1, 10)
+	l := r.log
+	l.mu.Lock()
+	room := l.space.physical(l.space.slack) - l.space.queued
+	l.space.reserved = room - 1000
+	l.mu.Unlock()
+	if ok, err := l.relocate([]copied{{shard: l.index.byNumber[n]}}, 2000); ok || err != nil {
+		t.Errorf("room was given: %v, %v", ok, err)
+	}
+	l.mu.Lock()
+	l.space.reserved = 0
+	l.mu.Unlock()
+	if ok, err := l.relocate(nil, 2000); !ok || err != nil {
+		t.Errorf("no room was given: %v, %v", ok, err)
 	}
 }

@@ -83,7 +83,7 @@ func (w *writer) run() {
 		}
 		if err != nil {
 			w.l.poison(err)
-			w.fail()
+			w.fail(meta.Errorf(meta.ErrPoisoned, "the log failed and must be opened again; the outcome of this write is unknown: %w", w.l.Err()))
 			return
 		}
 	}
@@ -130,6 +130,10 @@ func (w *writer) idle() error {
 // vouch writes a bare header, so that the last group can be told from a torn one.
 func (w *writer) vouch() error {
 	if w.at+frame.Block > w.file.limit() {
+		if !w.l.hasNext() {
+			w.vouched = w.content // the next group will; waiting for a file here would stop the log
+			return nil
+		}
 		return w.roll() // the header that names the next file vouches as well
 	}
 	if err := w.openGroup(); err != nil {
@@ -481,8 +485,7 @@ func (l *Log) spent() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := &l.space
-	left := s.physical(s.slack) - s.queued - s.reserved - s.keptForCommands(s.slack) - s.keptForCopy(s.slack)
-	return left < s.slack+2*frame.Block && s.next != nil && s.at > s.current.first()+frame.Block
+	return l.unpromised() < s.slack+2*frame.Block && s.next != nil && s.at > s.current.first()+frame.Block
 }
 
 // following waits for the next file to be prepared.
@@ -507,6 +510,13 @@ func (l *Log) following() (*logFile, error) {
 		<-changed
 		l.mu.Lock()
 	}
+}
+
+// hasNext says that a file is ready to follow the current one.
+func (l *Log) hasNext() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.space.next != nil
 }
 
 // rolled makes the next file the current one.
@@ -541,15 +551,15 @@ func (l *Log) poison(err error) {
 	l.signal()
 }
 
-// fail answers everything that was not acknowledged. It is the writer's last act.
-func (w *writer) fail() {
+// fail answers everything that was not acknowledged. Nothing is written after it.
+func (w *writer) fail(err error) {
 	l := w.l
 	l.mu.Lock()
-	err := meta.Errorf(meta.ErrPoisoned, "the log failed and must be opened again; the outcome of this write is unknown: %w", l.err)
 	head := l.queue.head
 	l.queue = queue{}
 	l.mu.Unlock()
 	rest := w.order[w.done:]
+	w.order, w.done, w.placed = nil, 0, 0
 	for _, wr := range rest {
 		if wr.Done != nil {
 			wr.Done(err)
