@@ -25,7 +25,7 @@ func (v Verdict) String() string {
 // Judge compares a report with what was last heard of the same storage id (nil:
 // nothing). why is set for a stranger, and says what to do. Pure.
 func Judge(seen *CopyRow, report CopyRow) (v Verdict, why string) {
-	const do = "this directory was copied or set back to an older state: it starts over under a new storage id"
+	const do = "this directory was copied or set back to an older state"
 	switch {
 	case seen == nil:
 		return Fresh, ""

@@ -148,7 +148,8 @@ func (b *Broker) register(ctx context.Context) error {
 		return fmt.Errorf("registering the data directory: %w", err)
 	}
 	if verdict == catalog.Stranger {
-		return meta.Errorf(meta.ErrStranger, "data directory %s (storage %s): %s", b.opts.Log.Dir, id.Storage, why)
+		return meta.Errorf(meta.ErrStranger, "data directory %s (storage %s): %s; put back the newest state of that directory, or move it away to go on with an empty one and what the bucket holds",
+			b.opts.Log.Dir, id.Storage, why)
 	}
 	return nil
 }
@@ -319,6 +320,12 @@ func (b *Broker) Close(ctx context.Context) error {
 		}
 	}
 	err := b.log.Close(ctx)
+	if err == nil {
+		// With the last position known, no older state of the directory can pass for it.
+		if err := b.opts.Catalog.NoteSynced(ctx, b.copyRow()); err != nil {
+			b.opts.Logger.Warn("the catalog did not take the log's last position", "error", err)
+		}
+	}
 	for _, s := range b.all() {
 		s.end(meta.Errorf(meta.ErrUnavailable, "broker %s has stopped", b.self.Broker))
 	}

@@ -1,9 +1,11 @@
 package broker_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
+	"github.com/varve-io/varve/meta"
 	"github.com/varve-io/varve/services/servicetest"
 	"github.com/varve-io/varve/wal"
 	"github.com/varve-io/varve/wal/vfs"
@@ -35,4 +37,32 @@ func TestD13_ShardRestsThroughSeveralRotations(t *testing.T) {
 	want(t, n.Read(id, 0), "a", "b")
 	n.Append(id, "c")
 	want(t, n.Read(id, 0), "a", "b", "c")
+}
+
+// An older state of the directory, put back after a clean stop, is refused as often
+// as it is tried: its start count catches up with each try, its log does not.
+//
+// Rows: D1
+func TestD1_OlderStateIsRefusedHoweverOftenItTries(t *testing.T) {
+	n := servicetest.Start(t, servicetest.Options{})
+	id := n.Create("logs/app")
+	n.Append(id, "one")
+	if err := n.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	old := n.Disk().KillClone()
+	n.Restart(nil)
+	n.Append(id, "two") // nothing is reported in the short life of this start
+	if err := n.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	newest := n.Disk().KillClone()
+	n.FS = old
+	for i := range 4 {
+		if err := n.Open(); !errors.Is(err, meta.ErrStranger) {
+			t.Fatalf("try %d with an older state: %v", i, err)
+		}
+	}
+	n.Restart(newest)
+	want(t, n.Read(id, 0), "one", "two")
 }
