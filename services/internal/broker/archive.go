@@ -161,14 +161,18 @@ func (s *shard) archive(ctx context.Context) error {
 	s.mu.Lock()
 	seal, ok := s.core().Seal()
 	row, vector, stream := s.row, s.durable.Vector(), s.stream
-	if ok {
-		s.sealed(seal.End)
-	}
 	s.mu.Unlock()
 	if !ok {
 		return nil
 	}
-	err := s.mark(ctx, seal, row, vector, stream.StreamRow)
+	seal, err := s.shorten(ctx, seal, stream.Effective.SegmentBytes)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.sealed(seal.End)
+	s.mu.Unlock()
+	err = s.mark(ctx, seal, row, vector, stream.StreamRow)
 	if err == nil {
 		err = s.settle(ctx)
 	}
