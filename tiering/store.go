@@ -117,7 +117,7 @@ type Store struct {
 	readers map[*Reader]struct{}
 	uploads map[*upload]struct{}
 	givenUp map[string]struct{}  // keys of uploads that no mark will ever name
-	seen    map[string]time.Time // when a sweep first found a retired object
+	seen    map[string]time.Time // when a sweep first found a retired object; zero once it is deleted
 }
 
 // New makes a store. It sends no request.

@@ -3,6 +3,7 @@ package tiering
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/varve-io/varve/meta"
@@ -348,7 +349,8 @@ func (s *Store) wasGivenUp(key string) bool {
 	return ok
 }
 
-// seenFor is for how long sweeps of this store have known an object as garbage.
+// seenFor is for how long sweeps of this store have known an object as garbage. One
+// that is deleted has no more time to wait for: an older manifest may name it still.
 func (s *Store) seenFor(key string) time.Duration {
 	now := s.opt.Now()
 	s.mu.Lock()
@@ -364,6 +366,18 @@ func (s *Store) unseen(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.seen, key)
+}
+
+// forgetDeleted drops what is known of objects that are gone from a folder, once no
+// manifest is left that names them.
+func (s *Store) forgetDeleted(folders ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, first := range s.seen {
+		if first.IsZero() && slices.ContainsFunc(folders, func(f string) bool { return within(key, f) }) {
+			delete(s.seen, key)
+		}
+	}
 }
 
 // remove deletes keys in batches, each within the delete window.
@@ -415,7 +429,9 @@ func (s *Store) settle(batch []string, err error) (left int, _ error) {
 	s.mu.Lock()
 	for _, key := range batch {
 		if _, no := refused[key]; !no {
-			delete(s.seen, key)
+			if _, ok := s.seen[key]; ok {
+				s.seen[key] = time.Time{}
+			}
 			delete(s.givenUp, key)
 		}
 	}

@@ -37,6 +37,9 @@ func (sw *sweep) manifests(ctx context.Context) error {
 			return err
 		}
 	}
+	if sw.out.Deleted > 0 && len(kept) <= 3 {
+		sw.s.forgetDeleted(segmentPrefix(sw.req.Shard), manifestPrefix(sw.req.Shard))
+	}
 	sw.out.After = after
 	return nil
 }
@@ -259,6 +262,7 @@ func (s *Store) SweepIncarnation(ctx context.Context, req IncarnationRequest) (S
 		}
 		req.After = ""
 	}
+	s.forgetDeleted(manifestFolder+home, streamFolder+home)
 	s.cache.forget(func(object string) bool {
 		return within(object, manifestFolder+home) || within(object, streamFolder+home)
 	})

@@ -1,6 +1,7 @@
 package tiering
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -66,6 +67,7 @@ type world struct {
 	start  meta.Offset
 	vector meta.Vector
 	now    meta.Micros
+	width  int // of manifests; 0 for what production has
 
 	marks    []mark    // applied, in order
 	manifest *Manifest // newest written
@@ -204,7 +206,7 @@ func (w *world) mark(ref *meta.SegmentRef) *mark {
 func (w *world) step() *Step {
 	w.t.Helper()
 	i := slices.IndexFunc(w.marks, func(m mark) bool { return w.manifest == nil || m.head.LSN > w.manifest.Mark })
-	st, err := Next(w.shard, w.manifest, w.marks[i].head, &w.marks[i].payload, w.vector)
+	st, err := next(w.shard, w.manifest, w.marks[i].head, &w.marks[i].payload, w.vector, cmp.Or(w.width, width))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -298,7 +300,9 @@ func (w *world) archived(from meta.Offset) (out []entry.Entry) {
 func (w *world) checkAll() {
 	w.t.Helper()
 	for _, page := range []int{1, 700, 1 << 20} {
-		got, err := readAll(w.t.Context(), w.reader(), w.start, page)
+		r := w.reader()
+		got, err := readAll(w.t.Context(), r, w.start, page)
+		r.Close() // gives up its pin
 		if err != nil {
 			w.t.Fatal(err)
 		}
