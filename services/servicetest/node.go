@@ -39,6 +39,7 @@ type Options struct {
 	Budget   int64  // of the log; default 64 MiB
 	FileSize int64  // default 1 MiB
 	Defaults catalog.StreamConfig
+	Strict   bool          // namespaces are made by hand only: broker.Options.AutoCreate is off
 	Purge    time.Duration // default an hour: purges run when something asks for one
 	Now      func() time.Time
 	Logger   *slog.Logger // default none
@@ -155,7 +156,7 @@ func (n *Node) Open() (err error) {
 			FS: n.FS, Dir: n.Dir, Cluster: cluster.ID, Broker: n.ID, Mode: n.Mode, Budget: n.Budget,
 			FileSize: n.FileSize, BootID: n.BootID, WitnessDir: n.Run,
 		},
-		Defaults: n.Defaults, AutoCreate: true, Purge: n.Purge, Now: n.Now, Logger: n.Logger, Twins: n.Twins,
+		Defaults: n.Defaults, AutoCreate: !n.Strict, Purge: n.Purge, Now: n.Now, Logger: n.Logger, Twins: n.Twins,
 	})
 	if err != nil {
 		n.group.Stop()

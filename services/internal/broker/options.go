@@ -23,7 +23,7 @@ type Options struct {
 	Addresses  []string              // where clients and peers reach this broker
 	Version    string                // of the program
 	Defaults   catalog.StreamConfig  // what streams have that say nothing, nor their namespace
-	AutoCreate bool                  // a first append makes the namespace, too, and lets it create streams
+	AutoCreate bool                  // a namespace comes into being with its first stream, and streams in it by appending
 	Purge      time.Duration         // between two looks for deleted streams and garbage; default 1 min
 	Now        func() time.Time      // wall clock; default time.Now
 	Logger     *slog.Logger          // default slog.Default

@@ -151,10 +151,7 @@ func (b *Broker) FindOrCreate(ctx context.Context, n meta.StreamName, incarnatio
 	}
 	ns, nsErr := b.opts.Catalog.Namespace(ctx, n.Namespace)
 	if errors.Is(nsErr, meta.ErrNotFound) && b.opts.AutoCreate && !reading {
-		ns, nsErr = b.opts.Catalog.CreateNamespace(ctx, n.Namespace, catalog.NamespaceConfig{CreateOnAppend: true}, "")
-		if errors.Is(nsErr, meta.ErrExists) {
-			ns, nsErr = b.opts.Catalog.Namespace(ctx, n.Namespace)
-		}
+		ns, nsErr = b.createNamespace(ctx, n.Namespace)
 	}
 	if nsErr != nil {
 		return s, nsErr
@@ -166,6 +163,30 @@ func (b *Broker) FindOrCreate(ctx context.Context, n meta.StreamName, incarnatio
 		return s, err
 	}
 	return b.readStream(ctx, n)
+}
+
+// CreateStream makes a stream that somebody asked for by name; its namespace too,
+// where Options.AutoCreate lets namespaces come into being by use.
+func (b *Broker) CreateStream(ctx context.Context, c catalog.CreateStream) (catalog.StreamRow, error) {
+	row, _, err := b.opts.Catalog.Create(ctx, c)
+	if !errors.Is(err, meta.ErrNotFound) || !b.opts.AutoCreate {
+		return row, err
+	}
+	if _, err := b.createNamespace(ctx, c.Name.Namespace); err != nil {
+		return row, err
+	}
+	row, _, err = b.opts.Catalog.Create(ctx, c)
+	return row, err
+}
+
+// createNamespace makes the namespace of a first use, in which streams come into
+// being by use as well; one that somebody else makes meanwhile is as good.
+func (b *Broker) createNamespace(ctx context.Context, name string) (catalog.NamespaceRow, error) {
+	row, err := b.opts.Catalog.CreateNamespace(ctx, name, catalog.NamespaceConfig{CreateOnAppend: true}, "")
+	if errors.Is(err, meta.ErrExists) {
+		return b.opts.Catalog.Namespace(ctx, name)
+	}
+	return row, err
 }
 
 // Forget drops what is cached of a name; for callers that changed its row.

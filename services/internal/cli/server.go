@@ -38,7 +38,7 @@ func devCommand() *cobra.Command {
 		Short: "Run everything in one process, on this machine only",
 		Long: `Run everything in one process: the catalog, one broker, objects in a local
 directory. Nothing to install or configure; state is kept in ./varve-data.
-Namespaces and streams come into being at their first append.`,
+A stream comes into being with its first append, a namespace with its first stream.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := load(cmd, ""); err != nil {

@@ -174,7 +174,7 @@ func (s *catalogs) CreateStream(ctx context.Context, r *varvev1.CreateStreamRequ
 	if err != nil {
 		return nil, err
 	}
-	row, _, err := s.opts.Catalog.Create(ctx, catalog.CreateStream{Name: n, Shards: r.GetShards(), Config: cfg, Request: r.GetRequestId()})
+	row, err := s.broker.CreateStream(ctx, catalog.CreateStream{Name: n, Shards: r.GetShards(), Config: cfg, Request: r.GetRequestId()})
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	varvev1 "github.com/varve-io/varve/sdk/proto/varve/v1"
 	"github.com/varve-io/varve/sdk/proto/varve/v1/varvev1connect"
+	"github.com/varve-io/varve/services/servicetest"
 )
 
 func newStreams(w *world, o ...connect.ClientOption) varvev1connect.StreamServiceClient {
@@ -83,6 +84,32 @@ func TestB161_Names(t *testing.T) {
 		if got := list(""); !same(got, good[i+1:]) {
 			t.Errorf("after %q was deleted: %q", name, got)
 		}
+	}
+}
+
+// Where namespaces come into being by use, creating a stream is such a use; where
+// they don't, the refusal says what is missing.
+func TestCreateStreamMakesNamespace(t *testing.T) {
+	for _, strict := range []bool{false, true} {
+		w := start(t, settings{node: servicetest.Options{Strict: strict}})
+		_, err := w.catalog.CreateStream(w.Context(), &varvev1.CreateStreamRequest{Stream: "fresh/s", RequestId: "r"})
+		_, nsErr := w.catalog.GetNamespace(w.Context(), &varvev1.GetNamespaceRequest{Namespace: "fresh"})
+		if strict {
+			refused(t, err, varvev1.Reason_REASON_NOT_FOUND)
+			refused(t, nsErr, varvev1.Reason_REASON_NOT_FOUND)
+			if !strings.Contains(err.Error(), "namespace fresh") {
+				t.Errorf("%v does not say what is missing", err)
+			}
+			continue
+		}
+		if err != nil || nsErr != nil {
+			t.Fatalf("stream: %v, its namespace: %v", err, nsErr)
+		}
+		// Repeating it is safe, and the next stream may come into being by an append.
+		if _, err := w.catalog.CreateStream(w.Context(), &varvev1.CreateStreamRequest{Stream: "fresh/s", RequestId: "r"}); err != nil {
+			t.Fatal(err)
+		}
+		w.put("fresh/other", "x")
 	}
 }
 

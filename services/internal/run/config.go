@@ -37,7 +37,7 @@ type Config struct {
 	SweepInterval time.Duration // between two looks for garbage in the bucket
 	SweepGrace    time.Duration // how long running reads keep a retired object
 
-	AutoCreate      bool          // a namespace made without settings creates streams on first append
+	AutoCreate      bool          // namespaces come into being with their first stream, streams with their first append
 	ShutdownTimeout time.Duration // how long a graceful stop may take
 	LogLevel        string        // debug, info, warn, error
 	LogFormat       string        // text, json
@@ -64,7 +64,7 @@ func (c *Config) Bind(flags *pflag.FlagSet) {
 	BytesVar(flags, &c.CacheMemory, "cache-memory", 128<<20, "blocks of sealed segments kept in memory")
 	flags.DurationVar(&c.SweepInterval, "sweep-interval", time.Minute, "between two looks for garbage in the bucket")
 	flags.DurationVar(&c.SweepGrace, "sweep-grace", 10*time.Minute, "how long running reads keep an object that was retired")
-	flags.BoolVar(&c.AutoCreate, "auto-create", false, "create namespaces and streams on first append")
+	flags.BoolVar(&c.AutoCreate, "auto-create", false, "namespaces come into being with their first stream, streams with their first append")
 	flags.DurationVar(&c.ShutdownTimeout, "shutdown-timeout", 30*time.Second, "how long a graceful stop may take")
 	c.BindLog(flags)
 }
