@@ -107,7 +107,7 @@ func (s *shard) tryEpoch(ctx context.Context, a *attempt) (served bool, err erro
 		return false, err
 	}
 	// Promise, opening entry and base are written out of the room for commands.
-	release, err := s.b.log.ReserveCommand(ctx, openingBytes(assignment))
+	release, err := s.b.log.ReserveCommand(ctx, s.openingBytes(assignment))
 	if err != nil {
 		return false, err
 	}
@@ -123,11 +123,21 @@ func (s *shard) tryEpoch(ctx context.Context, a *attempt) (served bool, err erro
 	return s.opened(ctx, a, row)
 }
 
-// openingBytes is the room that taking an epoch needs in the log.
-func openingBytes(a *replica.Assignment) int64 {
+// openingBytes is the room that taking an epoch needs in the log. It is only taken
+// while there is room for a mark besides: many shards that are opened while the log
+// is full must not use up what archiving needs to make room. An archiver that opens
+// a shard is let in without that.
+func (s *shard) openingBytes(a *replica.Assignment) int64 {
 	n := int64(2048)
 	if a.Base != nil {
 		n += int64(len(a.Base.State))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.tier.busy {
+		st := s.b.log.Status()
+		file := st.Bytes / int64(max(st.Files, 1))
+		n += min(1<<20, file/4) &^ (64<<10 - 1) // nothing of files below 256 KiB, which have no such room
 	}
 	return n
 }

@@ -105,6 +105,34 @@ func TestW4_FullLogIsArchivedAfterARestart(t *testing.T) {
 	}
 }
 
+// Many shards that are opened while the log is full get room or an answer; none
+// takes the room of another's promise, and the broker lives.
+func TestW4_OpeningManyShardsOnAFullLog(t *testing.T) {
+	n := servicetest.Start(t, servicetest.Options{FileSize: 256 << 10, Budget: 4 << 20})
+	hot := n.Create("logs/hot")
+	ids := make([]meta.ShardID, 100)
+	for i := range ids {
+		ids[i] = n.Create(fmt.Sprintf("logs/s%d", i))
+	}
+	n.Faults.Outage(bucket.ErrUnavailable)
+	stored := fill(n, hot)
+	refused := 0
+	for _, id := range ids {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		if _, err := n.Broker.Lead(ctx, id); err != nil {
+			refused++
+		}
+		cancel()
+	}
+	n.Faults.Outage(nil)
+	for _, id := range ids {
+		n.Eventually("a leader", func() bool { _, err := n.Broker.Lead(n.Context(), id); return err == nil })
+	}
+	t.Logf("%d of %d had to wait", refused, len(ids))
+	n.Append(ids[0], "x")
+	want(t, n.Read(hot, 0), stored...)
+}
+
 // Rows: B115, W4
 func TestB115_DeleteMakesRoomWithoutTheBucket(t *testing.T) {
 	n := servicetest.Start(t, small(servicetest.World{}))
