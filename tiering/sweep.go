@@ -252,7 +252,7 @@ func (sw *sweep) garbage(ctx context.Context, k SegmentKey) (bool, error) {
 		return false, err
 	}
 	switch {
-	case retired && k.Lineage != sw.req.Lineage && !sw.req.OtherLineages, !retired && k.Lineage != sw.req.Lineage:
+	case k.Lineage != sw.req.Lineage && !(retired && sw.req.OtherLineages):
 		sw.out.OtherLineages++
 		return false, nil
 	case !retired && k.Epoch > sw.auth.Through && !sw.s.wasGivenUp(key):

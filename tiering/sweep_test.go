@@ -727,3 +727,37 @@ func TestNamedWhateverTheRanges(t *testing.T) {
 		}
 	}
 }
+
+// A trim into the middle of an index object: what it retires there has its grace, and
+// goes after it though the running epoch wrote it and newer manifests name the same
+// index object.
+func TestTrimInsideAnIndexObject(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Grace = time.Minute })
+	w.width = 8
+	for range 10 {
+		w.append(2)
+		w.archive()
+	}
+	for range 2 { // leaves the newest two, which both name it
+		w.sweep()
+		w.clock.advance(time.Hour)
+	}
+	list := w.manifest.Older[0].Key
+	w.trim(13) // three and a bit of the eight below the index object
+	for range 3 {
+		w.mark(nil)
+		w.write()
+		if res := w.sweep(); res.Waiting == 0 || len(w.keys("streams/")) != 10 {
+			t.Fatalf("%+v, %d segments", res, len(w.keys("streams/")))
+		}
+	}
+	w.clock.advance(time.Hour)
+	w.sweep()
+	if n, m := len(w.keys("streams/")), len(w.keys("manifests/")); n != 7 || m != 3 || !w.has(list) {
+		t.Fatalf("%d segments, %d manifests and lists", n, m)
+	}
+	if a := w.audit(); len(a.faults) > 0 || len(a.unnamed()) > 0 {
+		t.Fatal(a.faults, a.unnamed())
+	}
+	w.checkAll()
+}
