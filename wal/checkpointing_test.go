@@ -377,3 +377,64 @@ func TestW8_AForgetBehindTheCaptureIsOnDiskFirst(t *testing.T) {
 		})
 	}
 }
+
+// While a checkpoint is on its way, files fill with records of which none lives. The
+// replay goes through them, so they stay.
+func TestW5_FilesBehindTheMarkStay(t *testing.T) {
+	mem := vfs.NewMem(1)
+	r := open(t, testOptions(mem))
+	n := r.bind(1)
+	r.add(n, 1, 10)
+	r.must(r.log.Checkpoint(context.Background(), func(yield func(ShardNumber, []byte) bool) {
+		yield(n, r.fold.shard(n).encode())
+		for range 8 {
+			release, err := r.log.Reserve(soon(t), 20000)
+			r.must(err)
+			r.must(r.write(n, Record{Kind: State, Data: make([]byte, 20000)}))
+			release()
+		}
+	}))
+	free := r.log.Status().FreeFiles
+	for range 2 + 3*free {
+		r.must(r.put(soon(t), n, 20000)) // into whatever is free
+	}
+	opts := r.opts
+	opts.FS = mem.CrashClone(vfs.CrashOptions{})
+	o := open(t, opts)
+	r.must(errors.Join(same(r.fold, o.fold), o.readAll()))
+}
+
+// Entries are dropped between their section's capture and the superblock that names
+// it. The checkpoint references their files, so those stay until the next one.
+func TestW5_FilesThatTheCheckpointReferencesStay(t *testing.T) {
+	mem := vfs.NewMem(1)
+	fault := vfs.NewFault(mem)
+	r := open(t, testOptions(fault))
+	n := r.bind(1)
+	for range 6 {
+		r.must(r.put(soon(t), n, 20000))
+	}
+	fault.Hook(func(op vfs.Op) {
+		if op.Kind == vfs.OpRename && strings.HasPrefix(op.Path, "data/superblock") {
+			_, end := r.log.Bounds(n)
+			r.log.Drop(n, end)
+		}
+	}, nil)
+	r.must(r.checkpoint())
+	fault.Hook(nil, nil)
+	free := r.log.Status().FreeFiles
+	for range 2 + 3*free {
+		r.must(r.put(soon(t), n, 20000)) // into whatever is free
+	}
+	opts := r.opts
+	opts.FS = mem.CrashClone(vfs.CrashOptions{})
+	o := open(t, opts)
+	r.must(errors.Join(same(r.fold, o.fold), o.readAll()))
+	used := r.log.Status().Used
+	_, end := r.log.Bounds(n)
+	r.log.Drop(n, end)
+	r.must(r.checkpoint())
+	if got := r.log.Status().Used; got >= used {
+		t.Errorf("%d bytes in use, as before the next checkpoint", got)
+	}
+}

@@ -470,7 +470,11 @@ func (w *walk) checkpoint() error {
 		})
 	}()
 	for range w.rng.IntN(3) {
-		if err := w.put(); err != nil {
+		next := w.put
+		if w.rng.IntN(4) == 0 {
+			next = w.drop
+		}
+		if err := next(); err != nil {
 			return err
 		}
 	}

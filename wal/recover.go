@@ -360,8 +360,9 @@ func copyOver(f *logFile, from, to Position) error {
 	return nil
 }
 
-// zeroAfter zeroes a file from a position on, where it isn't zero already, and
-// returns how many bytes it wrote.
+// zeroAfter zeroes a file from a position on and returns how many bytes of it, in
+// large pieces, were not zero. Zeroes are written over zeroes, too: they may be those
+// of a start whose sync failed, so that the disk still holds what it cut.
 func zeroAfter(f *logFile, from Position) (cut int64, err error) {
 	b := make([]byte, windowSize)
 	for from < f.end() {
@@ -371,10 +372,10 @@ func zeroAfter(f *logFile, from Position) (cut int64, err error) {
 		}
 		if !zero(b) {
 			clear(b)
-			if _, err := f.f.WriteAt(b, f.offset(from)); err != nil {
-				return cut, fmt.Errorf("cutting log file %s at position %d: %w", f.name, from, err)
-			}
 			cut += int64(len(b))
+		}
+		if _, err := f.f.WriteAt(b, f.offset(from)); err != nil {
+			return cut, fmt.Errorf("cutting log file %s at position %d: %w", f.name, from, err)
 		}
 		from += Position(len(b))
 	}

@@ -63,7 +63,7 @@ func alone(frames int64) int64 {
 
 // charge is the room that a write takes when it is queued now. Called with the mutex.
 func (q *queue) charge(frames int64) int64 {
-	if q.cost == 0 { // nothing, or only what takes no room and paid for no batch
+	if q.cost == 0 { // nothing, or only what takes no room and pays for no batch
 		return joining(frames) + batchOverhead
 	}
 	return joining(frames)

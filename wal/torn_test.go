@@ -327,30 +327,43 @@ func TestE1_TornTailIsCutDurably(t *testing.T) {
 	}
 }
 
-// Rows: E1. Groups that nothing vouches for, of which the first is lost with its
+// Rows: E1, E3. Groups that nothing vouches for, of which the first is lost with its
 // header while the others survive. What is written next has the size of one of them,
-// so the one behind it follows to the byte; it was cut all the same.
+// so the one behind it follows to the byte; it was cut all the same, also when the
+// first sync of the cut failed and left zeroes that only the page cache has.
 // Scenarios: B03, B07.
 func TestE1_AnIslandBehindTheCutStaysCut(t *testing.T) {
-	mem := vfs.NewMem(1)
-	opts := testOptions(mem)
-	opts.Mode, opts.Interval = Periodic, 1<<40
-	r := open(t, opts)
-	n := r.bind(1)
-	for range 5 {
-		r.add(n, 1, 500)
-	}
-	r.log.Kill()
-	lost := entryFrames(t, mem, n)[1]
-	change(t, mem, lost.File, lost.Offset&^(frame.Block-1), func(b []byte) { clear(b) }, frame.Block)
-	o := open(t, opts)
-	if got := len(o.fold.shard(n).Sums); got != 1 {
-		t.Fatalf("%d entries after the cut: want 1", got)
-	}
-	o.add(n, 1, 500)
-	o.log.Kill()
-	p := open(t, opts)
-	if err := errors.Join(same(o.fold, p.fold), p.readAll()); err != nil {
-		t.Fatal(err)
+	for _, failing := range []bool{false, true} {
+		mem := vfs.NewMem(1)
+		opts := testOptions(mem)
+		opts.Mode, opts.Interval = Periodic, 1<<40
+		r := open(t, opts)
+		n := r.bind(1)
+		for range 5 {
+			r.add(n, 1, 500)
+		}
+		r.log.Kill()
+		all := entryFrames(t, mem, n)
+		change(t, mem, all[1].File, all[1].Offset&^(frame.Block-1), func(b []byte) { clear(b) }, frame.Block)
+		fault := vfs.NewFault(mem)
+		if failing {
+			fault.Fail(vfs.Rule{Kind: vfs.OpSync, Match: func(op vfs.Op) bool { return strings.HasSuffix(op.Path, all[1].File) }})
+		}
+		opts.FS = fault
+		o := open(t, opts)
+		if got := len(o.fold.shard(n).Sums); got != 1 {
+			t.Fatalf("%d entries after the cut: want 1", got)
+		}
+		done := make(chan error, 1)
+		recs := o.entries(n, 1, 500)
+		r.must(o.log.Append(&Write{Shard: n, Records: recs, Sync: true, Done: func(err error) { done <- err }}))
+		r.must(<-done)
+		o.fold.apply(n, recs[0])
+		opts.FS = mem.CrashClone(vfs.CrashOptions{})
+		o.log.Kill()
+		p := open(t, opts)
+		if err := errors.Join(same(o.fold, p.fold), p.readAll()); err != nil {
+			t.Fatalf("failing sync %v: %v", failing, err)
+		}
 	}
 }

@@ -130,10 +130,6 @@ func (w *writer) idle() error {
 // vouch writes a bare header, so that the last group can be told from a torn one.
 func (w *writer) vouch() error {
 	if w.at+frame.Block > w.file.limit() {
-		if !w.l.hasNext() {
-			w.vouched = w.content // the next group will; waiting for a file here would stop the log
-			return nil
-		}
 		return w.roll() // the header that names the next file vouches as well
 	}
 	if err := w.openGroup(); err != nil {
@@ -510,13 +506,6 @@ func (l *Log) following() (*logFile, error) {
 		<-changed
 		l.mu.Lock()
 	}
-}
-
-// hasNext says that a file is ready to follow the current one.
-func (l *Log) hasNext() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.space.next != nil
 }
 
 // rolled makes the next file the current one.
