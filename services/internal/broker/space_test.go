@@ -226,8 +226,8 @@ func TestW13_FailedSyncStopsTheBroker(t *testing.T) {
 //
 // Rows: B62, T6
 func TestB62_ManyStreamsOverAFlakyBucket(t *testing.T) {
-	n := servicetest.Start(t, small(servicetest.World{}))
-	const streams, batches = 10, 25
+	n := servicetest.Start(t, servicetest.Options{FileSize: 256 << 10, Budget: 4 << 20})
+	const streams, batches = 10, 60
 	ids := make([]meta.ShardID, streams)
 	for i := range ids {
 		ids[i] = n.Create(fmt.Sprintf("logs/s%d", i))
