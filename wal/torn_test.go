@@ -367,3 +367,24 @@ func TestE1_AnIslandBehindTheCutStaysCut(t *testing.T) {
 		}
 	}
 }
+
+// What a section covers was on disk when the checkpoint was named. Damage there is
+// rot, though no later header vouches for it: were it cut, what is written next
+// would stand where the section says that it holds everything.
+func TestW1_WhatACheckpointCoversIsNoTornTail(t *testing.T) {
+	mem := vfs.NewMem(1)
+	r := open(t, testOptions(mem))
+	n, other := r.bind(1), r.bind(2)
+	r.add(n, 1, 500)
+	r.must(r.log.Checkpoint(context.Background(), func(yield func(ShardNumber, []byte) bool) {
+		// Behind the mark, so that the replay meets it, and in no extent.
+		r.must(r.write(other, append(r.entries(other, 1, 500), Record{Kind: Truncate})...))
+		yield(n, r.fold.shard(n).encode())
+		yield(other, r.fold.shard(other).encode())
+	}))
+	disk := mem.KillClone()
+	r.log.Kill()
+	d := &damage{t: t, fs: disk, all: entryFrames(t, disk, other)}
+	d.body(0)
+	d.verify(r.opts, n, -1)
+}
