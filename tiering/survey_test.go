@@ -133,7 +133,12 @@ func TestT4_RetainedCountsOnlyWhatCanBeRead(t *testing.T) {
 	const size = 5000
 	for n := 9; n < 80; n += 7 { // trees of index objects of up to two levels
 		for dead := range n {
-			start := func(i int) meta.Offset { return meta.Offset(8 * min(i, dead)) }
+			start := func(i int) meta.Offset { // moved by the last mark, into a list
+				if i < n-1 {
+					return 0
+				}
+				return meta.Offset(8 * dead)
+			}
 			m := chain(t, n, 4, start, func(st *Step) {
 				if err := w.s.PutManifest(t.Context(), st); err != nil {
 					t.Fatal(err)
