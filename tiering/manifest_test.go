@@ -544,3 +544,35 @@ func TestCrashBetweenAnySteps(t *testing.T) {
 		}
 	}
 }
+
+// Rows: T13
+// Marks that only move the start offset, and what no mark may do with it.
+func TestT13_TrimOnlyMarks(t *testing.T) {
+	shard, lin := shardNamed("a/b", 77), meta.NewLineage(1, 1)
+	build := func(parent *Manifest, h entry.Header, p entry.MarkPayload) (*Step, error) {
+		p.Level, h.Kind, h.Level, h.Epoch = 1, entry.Mark, 1, 4
+		return Next(shard, parent, h, &p, meta.Vector{{Epoch: 3, LSN: 1}})
+	}
+	// All that was committed lies below the start: nothing to upload, reading begins there.
+	first, err := build(nil, entry.Header{Lineage: lin, LSN: 30}, entry.MarkPayload{Start: 1, End: 25, StartOffset: 40})
+	if err != nil || first.Manifest.NextOffset != 40 || first.Manifest.StartOffset != 40 {
+		t.Fatalf("%+v %v", first, err)
+	}
+	m := chain(t, 3, 4, fromZero, nil)
+	ahead := *m
+	ahead.Lineage++
+	for name, c := range map[string]struct {
+		parent *Manifest
+		start  meta.Offset
+		want   error
+	}{
+		"the same start": {m, 0, nil},
+		"back":           {first.Manifest, 39, meta.ErrCorrupt},
+		"later parent":   {&ahead, 0, meta.ErrForeign},
+	} {
+		p := entry.MarkPayload{Start: c.parent.ArchivedEnd, End: c.parent.ArchivedEnd, Parent: c.parent.Mark, StartOffset: c.start}
+		if st, err := build(c.parent, entry.Header{Lineage: lin, LSN: 90}, p); !errors.Is(err, c.want) || err == nil && st.Manifest.NextOffset != c.parent.NextOffset {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
