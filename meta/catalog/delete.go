@@ -31,7 +31,7 @@ func (c *Catalog) Delete(ctx context.Context, n meta.StreamName, incarnation met
 			return Deleted{}, err
 		}
 		if incarnation != 0 && row.Incarnation != incarnation {
-			gone := meta.Errorf(meta.ErrDeleted, "incarnation %s of stream %s is not there: the name has %s now", meta.Hex(incarnation), n, meta.Hex(row.Incarnation))
+			gone := meta.Errorf(meta.ErrDeleted, "stream %s: incarnation %d is gone, %d has its name", n, incarnation, row.Incarnation)
 			return Deleted{}, meta.Errorf(meta.ErrNotFound, "%w", gone)
 		}
 		incarnation = row.Incarnation // a retry never reaches a later creation

@@ -167,7 +167,7 @@ func (c *Catalog) Stream(ctx context.Context, n meta.StreamName) (StreamRow, err
 		gone := meta.Errorf(meta.ErrDeleted, "stream %s was deleted", n)
 		return StreamRow{}, meta.Errorf(meta.ErrNotFound, "%w", gone)
 	}
-	return StreamRow{}, meta.Errorf(meta.ErrNotFound, "stream %s does not exist", n)
+	return StreamRow{}, meta.Errorf(meta.ErrNotFound, "stream %s does not exist: create it first", n)
 }
 
 // UpdateStream replaces a stream's settings. at is the revision the caller read;

@@ -146,11 +146,11 @@ func (b *Broker) mayAbandon(d Description, lost []meta.StorageID) error {
 	var missing []string
 	for _, m := range d.Row.Members {
 		if !slices.Contains(lost, m.Storage) {
-			missing = append(missing, m.String())
+			missing = append(missing, fmt.Sprintf("%s/%s", m.Broker, m.Storage))
 		}
 	}
 	if len(missing) > 0 {
-		return meta.Invalidf("shard %s waits for %s: say that each is lost for good by its storage id, or bring it back", d.Row.ID, strings.Join(missing, ", "))
+		return meta.Invalidf("shard %s waits for %s: bring it back, or say by its storage id (after the slash) that it is lost for good", d.Row.ID, strings.Join(missing, ", "))
 	}
 	for _, id := range lost {
 		if !slices.ContainsFunc(d.Row.Members, func(m meta.Member) bool { return m.Storage == id }) {

@@ -150,7 +150,11 @@ func (f *appendFlags) pump(cmd *cobra.Command, p *sdk.Producer, next func() (sdk
 		var err error
 		for err == nil {
 			var r sdk.Record
-			if r, err = next(); err == nil {
+			if r, err = next(); err != nil {
+				if !errors.Is(err, io.EOF) {
+					err = fmt.Errorf("%w; the records before it are appended", err)
+				}
+			} else {
 				turn <- struct{}{}
 				err = p.AppendAsync(ctx, r, done)
 				<-turn
@@ -207,11 +211,11 @@ func (f *appendFlags) once(cmd *cobra.Command, c *sdk.Client, stream string, nex
 			break
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("%w; nothing is appended", err)
 		}
 		r.Value = bytes.Clone(r.Value)
 		if size += len(r.Value) + len(r.Key); size > 4<<20 {
-			return usage("--expected-offset: the input must fit one batch of 4 MiB")
+			return fmt.Errorf("--expected-offset: the input is larger than one batch may be (4 MiB); nothing is appended")
 		}
 		list = append(list, r)
 	}
@@ -242,12 +246,18 @@ func reading(in io.Reader, format string, template sdk.Record) func() (sdk.Recor
 		}
 	case "json":
 		next := lines(in)
+		number := 0
 		return func() (sdk.Record, error) {
+			number++
 			line, err := next()
 			if err != nil {
 				return sdk.Record{}, err
 			}
-			return parseRecord(line, template)
+			r, err := parseRecord(line, template)
+			if err != nil {
+				return r, fmt.Errorf("line %d of the input: %w", number, err)
+			}
+			return r, nil
 		}
 	case "raw":
 		done := false
@@ -260,7 +270,7 @@ func reading(in io.Reader, format string, template sdk.Record) func() (sdk.Recor
 			var err error
 			r.Value, err = io.ReadAll(io.LimitReader(in, maxLine+1))
 			if err == nil && len(r.Value) > maxLine {
-				err = usage("the input is larger than any record may be (%d bytes); append it in parts", maxLine)
+				err = fmt.Errorf("the input is larger than any record may be (%d bytes); append it in parts", maxLine)
 			}
 			return r, err
 		}
@@ -286,7 +296,7 @@ func lines(in io.Reader) func() ([]byte, error) {
 				return long, nil
 			case errors.Is(err, bufio.ErrBufferFull):
 				if long = append(long, part...); len(long) > maxLine {
-					return nil, usage("line %d is longer than any record may be (%d bytes)", number, maxLine)
+					return nil, fmt.Errorf("line %d of the input is longer than any record may be (%d bytes)", number, maxLine)
 				}
 			case errors.Is(err, io.EOF):
 				if long = append(long, part...); len(long) == 0 {
@@ -305,7 +315,7 @@ func lines(in io.Reader) func() ([]byte, error) {
 func parseRecord(line []byte, template sdk.Record) (sdk.Record, error) {
 	var w varvev1.Record
 	if err := protojson.Unmarshal(line, &w); err != nil {
-		return sdk.Record{}, usage("a line of the input is not a record in JSON: %w", err)
+		return sdk.Record{}, fmt.Errorf("not a record as \"varve read --format json\" prints it: %w", err)
 	}
 	r := template
 	if w.Key != nil {
@@ -317,7 +327,7 @@ func parseRecord(line []byte, template sdk.Record) (sdk.Record, error) {
 	}
 	if t := w.GetCreateTime(); t != nil {
 		if err := t.CheckValid(); err != nil {
-			return r, usage("a record's create time: %w", err)
+			return r, fmt.Errorf("create time: %w", err)
 		}
 		r.Time = t.AsTime()
 	}

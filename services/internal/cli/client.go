@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ import (
 type remote struct {
 	server string
 	json   bool
+	wait   time.Duration // for the answer of a single call; 0: for ever
 }
 
 func (r *remote) bind(cmd *cobra.Command) {
@@ -30,10 +32,24 @@ func (r *remote) bind(cmd *cobra.Command) {
 	cmd.PersistentFlags().BoolVar(&r.json, "json", false, "print JSON")
 }
 
+// bindCall is bind for commands that are one call, which give up at some time.
+func (r *remote) bindCall(cmd *cobra.Command) {
+	r.bind(cmd)
+	cmd.PersistentFlags().DurationVar(&r.wait, "timeout", 30*time.Second, "give up when it takes longer; 0: never")
+}
+
 // call runs f with a client and closes it afterwards.
 func (r *remote) call(cmd *cobra.Command, f func(*sdk.Client) error) (err error) {
 	if err := load(cmd, ""); err != nil {
 		return err
+	}
+	if r.wait < 0 {
+		return usage("--timeout is %v: want 0 or more", r.wait)
+	}
+	if r.wait > 0 {
+		ctx, cancel := context.WithTimeout(cmd.Context(), r.wait)
+		defer cancel()
+		cmd.SetContext(ctx)
 	}
 	c, err := sdk.Dial(r.server, sdk.Options{Events: sdk.Events{Retry: notice(cmd.ErrOrStderr())}})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -23,6 +24,9 @@ func walCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := os.Stat(args[0]); err != nil {
 				return usage("data directory: %w", err)
+			}
+			if !holdsLog(args[0]) {
+				return usage("%s holds no log: name a data directory, what --data is to the server", args[0])
 			}
 			damage := 0
 			var failed error
@@ -50,6 +54,16 @@ func walCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "wal", Short: "Look into a write-ahead log", RunE: needVerb}
 	cmd.AddCommand(inspect)
 	return cmd
+}
+
+// holdsLog reports whether dir looks like a data directory, however damaged.
+func holdsLog(dir string) bool {
+	for _, name := range []string{"wal", "storage-id", "superblock.a", "superblock.b"} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 func printFact(w io.Writer, f wal.Fact, asJSON bool) error {
@@ -85,7 +99,7 @@ key of the bucket.`,
 			}
 			report, err := inspectSegment(cmd, &cfg, args[0])
 			if err != nil {
-				return err
+				return fmt.Errorf("segment %s: %w", args[0], err)
 			}
 			if err := printSegment(cmd.OutOrStdout(), report, asJSON); err != nil {
 				return err

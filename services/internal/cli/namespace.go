@@ -14,7 +14,7 @@ import (
 func namespaceCommand() *cobra.Command {
 	r := &remote{}
 	cmd := &cobra.Command{Use: "namespace", Short: "Create, list, describe, update and delete namespaces", RunE: needVerb}
-	r.bind(cmd)
+	r.bindCall(cmd)
 	cmd.AddCommand(namespaceWrite(r, "create"), namespaceWrite(r, "update"), namespaceList(r), namespaceDescribe(r), namespaceDelete(r))
 	return cmd
 }

@@ -81,7 +81,7 @@ func TestJSONRoundTrip(t *testing.T) {
 	if v, ok := a[1]["key"]; !ok || v != "" {
 		t.Errorf("an empty key became %v", a[1])
 	}
-	if r := varve(t, s.address, "{}\n{\"valeu\":1}\n", "append", "j/one", "--format", "json"); r.code != 2 || !strings.Contains(r.err, "valeu") {
+	if r := varve(t, s.address, "{}\n{\"valeu\":1}\n", "append", "j/one", "--format", "json"); r.code != 1 || !strings.Contains(r.err, "line 2 of the input") || !strings.Contains(r.err, "valeu") {
 		t.Errorf("%+v", r)
 	}
 	raw := "a\nb\x00"
@@ -165,7 +165,8 @@ func TestMistakes(t *testing.T) {
 		args []string
 	}{
 		{2, "no command", []string{"raed"}},
-		{2, "unknown flag", []string{"read", "m/s", "--form", "start"}},
+		{2, "varve read --help", []string{"read", "m/s", "--form", "start"}},
+		{2, "did you mean \"stream\"", []string{"strem"}},
 		{2, "accepts 1 arg", []string{"read"}},
 		{2, "accepts 1 arg", []string{"append", "a/b", "c"}},
 		{2, "say what to do", []string{"stream"}},
@@ -180,6 +181,14 @@ func TestMistakes(t *testing.T) {
 		{2, "--yes", []string{"stream", "delete", "m/s"}},
 		{2, "offset", []string{"trim", "m/s", "first"}},
 		{2, "token", []string{"fence", "m/s"}},
+		{2, "--timeout", []string{"stream", "list", "m", "--timeout", "-1s"}},
+		{2, "holds no log", []string{"wal", "inspect", "."}},
+		{2, "--objects", []string{"dev", "--objects", "ftp://x"}},
+		{1, "inspect.go", []string{"segment", "inspect", "inspect.go"}},
+		{1, "--clamp", []string{"read", "m/s", "--from", "99"}},
+		{1, "line 1 of the input", []string{"append", "m/s", "--format", "json"}},
+		{1, "create it first", []string{"stream", "list", "nothing"}},
+		{1, "connection refused", []string{"stream", "list", "m", "--server", "127.0.0.1:1", "--timeout", "200ms"}},
 		{2, "directory", []string{"wal", "inspect", "/nowhere"}},
 		{2, "nowhere", []string{"segment", "inspect", "/nowhere"}},
 		{1, "does not exist", []string{"read", "m/none"}},

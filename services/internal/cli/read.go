@@ -3,6 +3,8 @@ package cli
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -82,6 +84,9 @@ func (f *readFlags) run(cmd *cobra.Command, stream string) error {
 		for r, err := range c.Read(cmd.Context(), stream, options...) {
 			if err != nil {
 				_ = out.flush() // what came before is good
+				if errors.Is(err, sdk.ErrOffsetOutOfRange) {
+					return fmt.Errorf("%w; --clamp takes the nearest end", err)
+				}
 				return err
 			}
 			if err := out.write(func(w *bufio.Writer) error { return write(w, &r) }); err != nil {

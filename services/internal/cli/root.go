@@ -43,6 +43,7 @@ func Root(in io.Reader, out, errs io.Writer) *cobra.Command {
 				return cmd.Help()
 			}
 			like := ""
+			cmd.SuggestionsMinimumDistance = 2
 			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 				like = fmt.Sprintf("; did you mean %q?", near[0])
 			}
@@ -52,7 +53,9 @@ func Root(in io.Reader, out, errs io.Writer) *cobra.Command {
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errs)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &run.UsageError{Err: err} })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage("%s: %w; see %s --help", cmd.CommandPath(), err, cmd.CommandPath())
+	})
 	root.AddCommand(
 		devCommand(), serverCommand(),
 		streamCommand(), appendCommand(), readCommand(), tailCommand(), trimCommand(), fenceCommand(),

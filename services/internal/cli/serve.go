@@ -101,7 +101,7 @@ func (n *node) listen() ([]net.Listener, error) {
 			for _, open := range list {
 				_ = open.Close()
 			}
-			return nil, fmt.Errorf("listening on %s: %w", address, err)
+			return nil, fmt.Errorf("listening on %s: %w; a server may be running already, or say another address", address, err)
 		}
 		list = append(list, l)
 		// A name may mean more than it says.

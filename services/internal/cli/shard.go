@@ -14,7 +14,7 @@ import (
 func shardCommand() *cobra.Command {
 	r := &remote{}
 	cmd := &cobra.Command{Use: "shard", Short: "Describe a shard, or give up what only lost copies of it hold", RunE: needVerb}
-	r.bind(cmd)
+	r.bindCall(cmd)
 	cmd.AddCommand(shardDescribe(r), shardAbandon(r))
 	return cmd
 }
@@ -61,8 +61,11 @@ func describeShard(w io.Writer, stream string, shard uint32, d *varvev1.Describe
 			fmt.Fprintf(w, "\talarm: %s\n", c.GetAlarm())
 		}
 	}
+	if d.GetCopy() == nil {
+		fmt.Fprintf(w, "copy\tnone on the broker that was asked; it makes one when it is a member\n")
+	}
 	if a := d.GetArchive(); a != nil {
-		fmt.Fprintf(w, "bucket\tall below LSN %d, offsets %d to %d, in %d segments of %d bytes\n", a.GetEndLsn(), a.GetStartOffset(), a.GetNextOffset(), a.GetSegments(), a.GetBytes())
+		fmt.Fprintf(w, "bucket\tall below LSN %d, offsets %d to %d, segments %d, bytes %d\n", a.GetEndLsn(), a.GetStartOffset(), a.GetNextOffset(), a.GetSegments(), a.GetBytes())
 		fmt.Fprintf(w, "\t%s\n", a.GetManifest())
 	}
 }

@@ -18,7 +18,7 @@ import (
 func streamCommand() *cobra.Command {
 	r := &remote{}
 	cmd := &cobra.Command{Use: "stream", Short: "Create, list, describe, update and delete streams", RunE: needVerb}
-	r.bind(cmd)
+	r.bindCall(cmd)
 	cmd.AddCommand(streamCreate(r), streamList(r), streamDescribe(r), streamUpdate(r), streamDelete(r))
 	return cmd
 }
@@ -97,7 +97,7 @@ func streamList(r *remote) *cobra.Command {
 						return err
 					}
 					if err := r.print(cmd, st, func(w io.Writer) {
-						fmt.Fprintf(w, "%s\t%d shards\tincarnation %d\tcreated %s\n", st.GetName(), st.GetShards(), st.GetIncarnation(), st.GetCreateTime().AsTime().Format(time.RFC3339))
+						fmt.Fprintf(w, "%s\tshards %d\tincarnation %d\tcreated %s\n", st.GetName(), st.GetShards(), st.GetIncarnation(), st.GetCreateTime().AsTime().Format(time.RFC3339))
 					}); err != nil {
 						return err
 					}

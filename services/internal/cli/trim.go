@@ -32,7 +32,7 @@ func trimCommand() *cobra.Command {
 			})
 		},
 	}
-	r.bind(cmd)
+	r.bindCall(cmd)
 	cmd.Flags().Uint32Var(&shard, "shard", 0, "the shard")
 	return cmd
 }
@@ -49,7 +49,7 @@ func fenceCommand() *cobra.Command {
 				token = args[1]
 			}
 			if clear == (token != "") || clear && strict {
-				return usage("say a token, or --clear alone")
+				return usage("%s: say a token, or --clear alone", cmd.CommandPath())
 			}
 			return r.call(cmd, func(c *sdk.Client) error {
 				tail, err := c.Fence(cmd.Context(), sdk.Shard{Stream: args[0], Number: shard}, token, strict)
@@ -59,12 +59,16 @@ func fenceCommand() *cobra.Command {
 				if r.json {
 					return printJSON(cmd.OutOrStdout(), map[string]uint64{"tail": tail})
 				}
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s shard %d: the fence holds from offset %d on\n", args[0], shard, tail)
+				what := "holds"
+				if clear {
+					what = "is taken away"
+				}
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s shard %d: the fence %s from offset %d on\n", args[0], shard, what, tail)
 				return err
 			})
 		},
 	}
-	r.bind(cmd)
+	r.bindCall(cmd)
 	cmd.Flags().Uint32Var(&shard, "shard", 0, "the shard")
 	cmd.Flags().BoolVar(&strict, "strict", false, "refuse appends that name no token, too")
 	cmd.Flags().BoolVar(&clear, "clear", false, "take the fence away")

@@ -88,6 +88,9 @@ func (s *Server) resolve(ctx context.Context, verb Verb, n meta.StreamName, want
 
 // shard picks a shard that the caller named.
 func (t target) shard(n uint32) (meta.ShardID, error) {
+	if n >= t.Shards && t.Shards == 1 {
+		return meta.ShardID{}, meta.Invalidf("stream %s has one shard, 0: there is no shard %d", t.Name, n)
+	}
 	if n >= t.Shards {
 		return meta.ShardID{}, meta.Invalidf("stream %s has %d shards, 0 to %d: there is no shard %d", t.Name, t.Shards, t.Shards-1, n)
 	}

@@ -114,6 +114,11 @@ func (c *Config) validate() error {
 	if c.WALBudget < minWALBudget {
 		return fmt.Errorf("--wal-budget is %v: it must be at least %v", c.WALBudget, minWALBudget)
 	}
+	if u, err := url.Parse(c.Objects); err != nil {
+		return fmt.Errorf("--objects: %w", err)
+	} else if c.Objects != "" && u.Scheme != "dir" && u.Scheme != "s3" {
+		return fmt.Errorf("--objects is %q: it begins with s3:// or dir://", c.Objects)
+	}
 	for _, address := range []struct{ flag, value string }{{"listen", c.Listen}, {"admin-listen", c.Admin}} {
 		if address.value == "" && address.flag == "admin-listen" {
 			continue
