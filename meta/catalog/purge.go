@@ -23,9 +23,14 @@ func purgeKey(n meta.StreamName, i meta.Incarnation) string {
 	return dirPurges + n.Escaped() + "/" + meta.Hex(i)
 }
 
-// Purges lists what is left to purge, in key order, at most limit (0 means 1,000).
-func (c *Catalog) Purges(ctx context.Context, limit int) ([]Purge, error) {
-	items, _, err := c.list(ctx, dirPurges, "", "", limit)
+// Purges lists what is left to purge, in key order, from the first one after
+// `after` (the zero Purge: from the start), at most limit (0 means 1,000).
+func (c *Catalog) Purges(ctx context.Context, after Purge, limit int) ([]Purge, error) {
+	from := ""
+	if after != (Purge{}) {
+		from = strings.TrimPrefix(purgeKey(after.Stream, after.Incarnation), dirPurges)
+	}
+	items, _, err := c.list(ctx, dirPurges, "", from, limit)
 	if err != nil {
 		return nil, err
 	}

@@ -329,9 +329,24 @@ func (s *shard) parent(ctx context.Context, ref replica.MarkRef) (*tiering.Manif
 	}
 	m, err := s.b.opts.Store.LoadManifest(ctx, s.id, tiering.ManifestID{Lineage: lineage, Mark: ref.Parent})
 	if errors.Is(err, bucket.ErrNotExist) && !base.IsZero() && base.Lineage < lineage {
-		m, err = s.b.opts.Store.LoadManifest(ctx, s.id, tiering.ManifestID{Lineage: base.Lineage, Mark: ref.Parent})
+		return s.ancestor(ctx, manifestID(base), ref.Parent)
 	}
 	return m, err
+}
+
+// ancestor is the manifest of a mark that the base's continues, or the base's own.
+// The copy may have lost the marks since, while the bucket kept their manifests; and
+// the one asked for may be of a lineage before the base's.
+func (s *shard) ancestor(ctx context.Context, base tiering.ManifestID, mark meta.LSN) (*tiering.Manifest, error) {
+	for id := base; ; {
+		m, err := s.b.opts.Store.LoadManifest(ctx, s.id, id)
+		if err != nil || m.Mark == mark {
+			return m, err
+		}
+		if id = m.Parent; id.IsZero() || m.Mark < mark {
+			return nil, meta.Errorf(meta.ErrCorrupt, "shard %s: no manifest of mark %d leads to the one of mark %d, on which its lineage is based", s.id, mark, base.Mark)
+		}
+	}
 }
 
 // settingsAge is how long a stream's settings hold for its archiving without

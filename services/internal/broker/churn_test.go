@@ -164,7 +164,7 @@ func TestC1_EverythingAtOnce(t *testing.T) {
 		c.check()
 	}
 	n.Eventually("the purges", func() bool {
-		left, err := n.Catalog.Purges(n.Context(), 10)
+		left, err := n.Catalog.Purges(n.Context(), catalog.Purge{}, 10)
 		return err == nil && len(left) == 0
 	})
 	if got := n.Broker.Shards(); got != len(c.living) {

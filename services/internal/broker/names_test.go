@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/varve-io/varve/meta"
+	"github.com/varve-io/varve/meta/catalog"
 	"github.com/varve-io/varve/meta/memkv"
 	"github.com/varve-io/varve/sdk/batch"
 	"github.com/varve-io/varve/services/internal/broker"
@@ -165,7 +166,7 @@ func TestN4_NamesInsideEachOther(t *testing.T) {
 	}
 	n.Delete(a)
 	n.Eventually("the purge", func() bool {
-		left, err := n.Catalog.Purges(n.Context(), 10)
+		left, err := n.Catalog.Purges(n.Context(), catalog.Purge{}, 10)
 		return err == nil && len(left) == 0
 	})
 	n.Restart(stops["killed"](n))
@@ -190,7 +191,7 @@ func TestN5_DeleteInterruptedAnywhereIsFinished(t *testing.T) {
 	r.record(true)
 	n.Delete(old)
 	n.Eventually("the purge", func() bool {
-		left, err := n.Catalog.Purges(n.Context(), 10)
+		left, err := n.Catalog.Purges(n.Context(), catalog.Purge{}, 10)
 		return err == nil && len(left) == 0
 	})
 	pictures := r.pictures()
@@ -208,7 +209,7 @@ func TestN5_DeleteInterruptedAnywhereIsFinished(t *testing.T) {
 		n.Archive(id, "new 0")
 		n.Append(id, "new 1")
 		n.Eventually("the purge after a crash before "+p.before, func() bool {
-			left, err := n.Catalog.Purges(n.Context(), 10)
+			left, err := n.Catalog.Purges(n.Context(), catalog.Purge{}, 10)
 			return err == nil && len(left) == 0
 		})
 		for _, key := range append(n.Keys("streams/"), n.Keys("manifests/")...) {
@@ -349,7 +350,7 @@ func TestN13_DeleteWhileAnUploadIsBetweenItsParts(t *testing.T) {
 			hold.Release()
 			n.Archive(id, "new too")
 			n.Eventually("the purge", func() bool {
-				left, err := n.Catalog.Purges(n.Context(), 10)
+				left, err := n.Catalog.Purges(n.Context(), catalog.Purge{}, 10)
 				return err == nil && len(left) == 0
 			})
 			for _, key := range append(n.Keys("streams/"), n.Keys("manifests/")...) {
@@ -438,7 +439,7 @@ func TestB45_ManyStreamsLeaveOnlyTombstones(t *testing.T) {
 		n.Delete(id)
 	}
 	n.Eventually("all purges", func() bool {
-		left, err := n.Catalog.Purges(n.Context(), 100)
+		left, err := n.Catalog.Purges(n.Context(), catalog.Purge{}, 100)
 		return err == nil && len(left) == 0
 	})
 	for _, key := range n.Keys("") {

@@ -1,8 +1,8 @@
 package broker
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -38,21 +38,20 @@ func (b *Broker) purgeSoon() { poke(b.purgeUp) }
 
 // purgeDeleted works off the catalog's notes of deleted incarnations.
 func (b *Broker) purgeDeleted(ctx context.Context) error {
-	for {
-		list, err := b.opts.Catalog.Purges(ctx, 100)
+	const page = 100
+	var failed error // the first; one that can't be purged holds no other up
+	last := catalog.Purge{}
+	for ctx.Err() == nil {
+		list, err := b.opts.Catalog.Purges(ctx, last, page)
 		if err != nil || len(list) == 0 {
-			return err
+			return cmp.Or(failed, err)
 		}
-		var failed error
 		for _, p := range list {
-			if err := b.purgeOne(ctx, p); err != nil {
-				failed = errors.Join(failed, err)
-			}
+			failed = cmp.Or(failed, b.purgeOne(ctx, p))
 		}
-		if failed != nil || ctx.Err() != nil {
-			return failed
-		}
+		last = list[len(list)-1]
 	}
+	return failed
 }
 
 func (b *Broker) purgeOne(ctx context.Context, p catalog.Purge) error {

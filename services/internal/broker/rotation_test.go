@@ -1,12 +1,16 @@
 package broker_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/varve-io/varve/meta"
 	"github.com/varve-io/varve/services/servicetest"
+	"github.com/varve-io/varve/tiering/bucket"
+	"github.com/varve-io/varve/tiering/bucket/mem"
 	"github.com/varve-io/varve/wal"
 	"github.com/varve-io/varve/wal/vfs"
 )
@@ -65,4 +69,45 @@ func TestD1_OlderStateIsRefusedHoweverOftenItTries(t *testing.T) {
 	}
 	n.Restart(newest)
 	want(t, n.Read(id, 0), "one", "two")
+}
+
+// uploads calls a function before each segment goes into the bucket.
+type uploads struct {
+	*mem.Bucket
+	before func()
+}
+
+func (u *uploads) Put(ctx context.Context, key string, body bucket.Body, o bucket.PutOptions) (bucket.Info, error) {
+	if strings.HasSuffix(key, ".seg") && u.before != nil {
+		u.before()
+	}
+	return u.Bucket.Put(ctx, key, body, o)
+}
+
+// A power cut takes a mark and leaves its manifest in the bucket, in a lineage that
+// began with an older one's: archiving goes on from the mark that the copy has.
+//
+// Rows: D2, T1
+func TestD2_MarkLostAndManifestKept(t *testing.T) {
+	store := &uploads{Bucket: mem.New("test")}
+	n := servicetest.Start(t, servicetest.Options{Mode: wal.Periodic, World: servicetest.World{Bucket: store}})
+	id := n.Create("logs/app")
+	keep := vfs.CrashOptions{Data: vfs.KeepAll, Names: vfs.KeepAll}
+	cut := func(boot string, disk *vfs.Mem) {
+		n.Kill()
+		n.BootID = boot
+		n.Restart(disk)
+	}
+	n.Archive(id, "a")
+	cut("second", n.Disk().CrashClone(keep))
+	var left *vfs.Mem
+	store.before = func() { left = n.Disk().CrashClone(keep) }
+	n.Archive(id, "b")
+	store.before = nil
+	cut("third", left) // holds b, but neither its mark nor the confirmation
+	n.Archive(id, "c")
+	want(t, n.Read(id, 0), "a", "b", "c")
+	cut("fourth", n.Disk().CrashClone(keep))
+	n.Archive(id, "d")
+	want(t, n.Read(id, 0), "a", "b", "c", "d")
 }
