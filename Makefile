@@ -2,7 +2,7 @@
 .PHONY: run test check demo stack stack-down invariants bench soak clean
 
 run:        # the service on this machine, with a short tour
-	go run ./loadtest/tour
+	@go build -o bin/tour ./loadtest/tour && exec bin/tour
 
 test:       # every test, against a real MinIO
 	go run ./infra/testrun

@@ -51,7 +51,7 @@ func (s *Store) room(t catalog.Transaction) error {
 		return nil
 	}
 	return meta.Errorf(meta.ErrExhausted, "the catalog has used its space quota of %d bytes and takes nothing new: "+
-		"delete streams that are not needed, or raise the quota", s.opt.Quota)
+		"delete streams that are not needed", s.opt.Quota)
 }
 
 func (s *Store) askMaintenance() {

@@ -213,7 +213,7 @@ func damaged(dir string, why error) error {
 		}
 	}
 	return meta.Errorf(meta.ErrCorrupt, "the catalog's files in %s are damaged: %w; "+
-		"nothing was changed. Put back a backup of that directory, or move it away and run `varve restore --from` the bucket", dir, why)
+		"nothing was changed. Put back a backup of that directory", dir, why)
 }
 
 // Failed is closed when etcd met something it cannot go on from, such as a

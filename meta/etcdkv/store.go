@@ -249,7 +249,7 @@ func translate(err, other error) error {
 	case errors.Is(known, rpctypes.ErrLeaseNotFound):
 		return catalog.ErrLease
 	case errors.Is(known, rpctypes.ErrNoSpace):
-		return meta.Errorf(meta.ErrExhausted, "the catalog has reached its space quota: delete streams that are not needed, or raise the quota")
+		return meta.Errorf(meta.ErrExhausted, "the catalog has reached its space quota: delete streams that are not needed")
 	case errors.Is(known, rpctypes.ErrTooManyOps), errors.Is(known, rpctypes.ErrRequestTooLarge), errors.Is(known, rpctypes.ErrDuplicateKey):
 		return meta.Errorf(meta.ErrInvalid, "catalog transaction: %w", err)
 	case errors.Is(known, rpctypes.ErrTooManyRequests):

@@ -53,7 +53,7 @@ func (b *body) Read(p []byte) (int, error) {
 		return n, b.fail(errStopping)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return n, b.fail(meta.Errorf(meta.ErrUnavailable, "the request did not arrive within %v", b.s.opts.Upload))
-	case b.single && b.messages == 0 && b.have == 0:
+	case b.enveloped && b.single && b.messages == 0 && b.have == 0:
 		return n, b.fail(meta.Invalidf("the request holds no message"))
 	default:
 		return n, b.fail(meta.Invalidf("the request ends inside a message: %w", unexpected(err)))
