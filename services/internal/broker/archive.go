@@ -297,6 +297,9 @@ func (s *shard) settleOne(ctx context.Context, ref replica.MarkRef) error {
 	if err != nil {
 		return err
 	}
+	if err := s.b.claimed(ctx); err != nil {
+		return err
+	}
 	if err := s.b.opts.Store.PutManifest(ctx, step); err != nil {
 		return err
 	}
@@ -316,22 +319,32 @@ func (s *shard) settleOne(ctx context.Context, ref replica.MarkRef) error {
 	return nil
 }
 
-// parent is the manifest that a mark continues.
+// parent is the manifest that a mark continues: one of the own lineage, or, for the
+// lineage's first marks, one of the history that it is based on. Both may have been
+// built from marks of the same LSN, and the own one may be of this very mark, put
+// before a stop: a mark never continues itself.
 func (s *shard) parent(ctx context.Context, ref replica.MarkRef) (*tiering.Manifest, error) {
 	if ref.Parent == 0 {
 		return nil, nil
 	}
 	s.mu.Lock()
-	m, lineage, base := s.tier.manifest, s.row.Lineage, s.row.Base
+	known, lineage, base := s.tier.manifest, s.row.Lineage, s.row.Base
 	s.mu.Unlock()
-	if m != nil && m.Mark == ref.Parent && (m.Lineage == lineage || m.Lineage == base.Lineage) {
-		return m, nil
+	based := !base.IsZero() && base.Lineage < lineage
+	if ref.Parent < ref.LSN || !based {
+		own := tiering.ManifestID{Lineage: lineage, Mark: ref.Parent}
+		if known != nil && known.ID() == own {
+			return known, nil
+		}
+		m, err := s.b.opts.Store.LoadManifest(ctx, s.id, own)
+		if !errors.Is(err, bucket.ErrNotExist) || !based {
+			return m, err
+		}
 	}
-	m, err := s.b.opts.Store.LoadManifest(ctx, s.id, tiering.ManifestID{Lineage: lineage, Mark: ref.Parent})
-	if errors.Is(err, bucket.ErrNotExist) && !base.IsZero() && base.Lineage < lineage {
-		return s.ancestor(ctx, manifestID(base), ref.Parent)
+	if known != nil && known.Mark == ref.Parent && known.Lineage == base.Lineage {
+		return known, nil
 	}
-	return m, err
+	return s.ancestor(ctx, manifestID(base), ref.Parent)
 }
 
 // ancestor is the manifest of a mark that the base's continues, or the base's own.

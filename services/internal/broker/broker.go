@@ -27,16 +27,17 @@ type Broker struct {
 	cores    *replica.Prepared // what the cores of all shards have in common
 	busy     busy
 
-	closing  atomic.Bool
-	drained  context.Context // ends when closing is set, for readers that wait
-	drain    context.CancelFunc
-	drops    atomic.Uint64 // calls of wal.Drop, to know when a checkpoint pays
-	wakeUp   chan struct{} // of upkeep
-	sealUp   chan struct{} // of the archive scheduler
-	purgeUp  chan struct{} // of the purger
-	jobs     chan *shard   // for the archivers
-	pressure atomic.Bool   // the log asked for room
-	broken   chan error    // a shard's write that the log refused; holds one
+	closing   atomic.Bool
+	drained   context.Context // ends when closing is set, for readers that wait
+	drain     context.CancelFunc
+	drops     atomic.Uint64 // calls of wal.Drop, to know when a checkpoint pays
+	wakeUp    chan struct{} // of upkeep
+	sealUp    chan struct{} // of the archive scheduler
+	purgeUp   chan struct{} // of the purger
+	jobs      chan *shard   // for the archivers
+	pressure  atomic.Bool   // the log asked for room
+	claimSeen atomic.Int64  // wall time, in ns, of the last good check of the claim; 0: none
+	broken    chan error    // a shard's write that the log refused; holds one
 
 	mu     sync.RWMutex // guards what follows; never held over a blocking call, nor while a shard's lock is taken
 	shards map[meta.ShardID]*shard

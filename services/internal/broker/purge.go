@@ -18,6 +18,7 @@ import (
 func (b *Broker) purge(ctx context.Context) error {
 	tick := time.NewTicker(b.opts.Purge)
 	defer tick.Stop()
+	var tidied time.Time
 	poke(b.purgeUp) // a delete may have been interrupted by the last stop
 	for {
 		select {
@@ -30,7 +31,34 @@ func (b *Broker) purge(ctx context.Context) error {
 			b.opts.Logger.Warn("removing deleted streams from the bucket failed; trying again", "error", err)
 		}
 		b.sweepShards(ctx)
+		if b.opts.Now().Sub(tidied) >= tidyEvery {
+			tidied = b.opts.Now()
+			if _, err := b.opts.Store.Tidy(ctx); err != nil && ctx.Err() == nil {
+				b.opts.Logger.Warn("removing what interrupted uploads left failed; trying again tomorrow", "error", err)
+			}
+		}
 	}
+}
+
+// tidyEvery is how often parts of uploads that a killed process left are looked for.
+const tidyEvery = 24 * time.Hour
+
+// claimAge is how long a check of the claim on the bucket's prefix is believed
+// before another manifest is written: a cluster that lost the prefix must not go on
+// acknowledging what nobody will believe.
+const claimAge = time.Minute
+
+// claimed makes sure, now and then, that the prefix is still this cluster's.
+func (b *Broker) claimed(ctx context.Context) error {
+	now := b.opts.Now().UnixNano()
+	if last := b.claimSeen.Load(); last != 0 && now-last >= 0 && now-last < int64(claimAge) {
+		return nil
+	}
+	if err := b.opts.Store.CheckClaim(ctx); err != nil {
+		return err
+	}
+	b.claimSeen.Store(now)
+	return nil
 }
 
 // purgeSoon starts a round.

@@ -18,7 +18,7 @@ func (s *shard) shorten(ctx context.Context, seal replica.Seal, most int64) (rep
 	if tail <= most+most/2 { // two segments of very different size help nobody
 		return seal, nil
 	}
-	parent, err := s.parent(ctx, replica.MarkRef{Parent: seal.Parent})
+	parent, err := s.parent(ctx, replica.MarkRef{LSN: seal.End, Parent: seal.Parent})
 	if err != nil {
 		return seal, err
 	}
