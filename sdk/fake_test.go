@@ -36,6 +36,7 @@ type fake struct {
 	create   uint32                       // shards of streams that appends create; 0: none are
 	unary    func(procedure string) error // before each other unary call
 	silent   bool                         // no heartbeats
+	headless bool                         // reads fail at the tail, as where no quorum can say what it is
 	window   uint32                       // max_in_flight; 0: 32
 
 	sessions, reads, calls, faults atomic.Int64
@@ -641,7 +642,7 @@ func (f *fake) ReadSession(ctx context.Context, request *varvev1.ReadSessionRequ
 			next = end
 		}
 		page.NextOffset = next
-		changed, silent := f.changed, f.silent
+		changed, silent, headless := f.changed, f.silent, f.headless
 		f.mu.Unlock()
 		if first || len(page.Batches) > 0 || heartbeat && !silent {
 			if err := out.Send(&varvev1.ReadSessionResponse{Page: page, Heartbeat: heartbeat && len(page.Batches) == 0}); err != nil {
@@ -651,6 +652,8 @@ func (f *fake) ReadSession(ctx context.Context, request *varvev1.ReadSessionRequ
 		}
 		heartbeat = false
 		switch {
+		case headless && len(page.Batches) == 0:
+			return fail(detail(varvev1.Reason_REASON_NO_QUORUM, true, no))
 		case stop:
 			return nil
 		case len(page.Batches) > 0:

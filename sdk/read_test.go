@@ -195,6 +195,23 @@ func TestTailThatBreaksBeforeItsFirstRecord(t *testing.T) {
 	writer.Wait()
 }
 
+// A server that can say where the shard stands, and at the tail fails every time,
+// is given up in time, after what it has.
+func TestReadGivesUpAtATailThatFails(t *testing.T) {
+	f := newFake(t)
+	f.make("ns/s", 1)
+	f.fill("ns/s", 0, 10, 3)
+	f.set(func() { f.headless = true })
+	c := dial(t, f, quick())
+	got, err := read(within(t), c, "ns/s", FromStart(), GiveUpAfter(200*time.Millisecond))
+	if !errors.Is(err, ErrNoQuorum) || !slices.Equal(got, span(0, 10)) {
+		t.Fatalf("%d records, %v", len(got), err)
+	}
+	if f.reads.Load() < 2 {
+		t.Error("it was not tried again")
+	}
+}
+
 // A tail without appends stays open for many heartbeats (B162).
 func TestIdleTailStaysOpen(t *testing.T) {
 	f := newFake(t)

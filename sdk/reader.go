@@ -116,7 +116,7 @@ func (r *reader) session(ctx context.Context, route *route) (done bool, err erro
 		cancel(nil)
 		_ = stream.Close()
 	}()
-	for {
+	for first := true; ; first = false {
 		watch.Reset(silence)
 		ok := stream.Receive()
 		watch.Stop()
@@ -125,7 +125,9 @@ func (r *reader) session(ctx context.Context, route *route) (done bool, err erro
 		}
 		silence = 3 * r.client.options.Heartbeat
 		route.worked()
-		r.heard = time.Now()
+		if !first || len(stream.Msg().GetPage().GetBatches()) > 0 { // each try may begin with a page that only says where the shard stands
+			r.heard = time.Now()
+		}
 		if done, err := r.page(stream.Msg().GetPage()); done || err != nil {
 			return done, err
 		}
