@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -191,6 +192,9 @@ func errorOf(op string, err error) *Error {
 		// A message over a size limit, for example: the same would fail again.
 	default:
 		e.Retryable = true
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			e.Err = fmt.Errorf("the connection to the server broke: %w", err)
+		}
 		if neverSent(err) {
 			e.Applied = AppliedNo
 		}

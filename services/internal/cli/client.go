@@ -20,6 +20,9 @@ import (
 	"github.com/varve-io/varve/services/internal/run"
 )
 
+// defaultServer is where a server listens unless it is told otherwise.
+const defaultServer = "127.0.0.1:4400"
+
 // remote is what every command that talks to a server shares.
 type remote struct {
 	server string
@@ -28,7 +31,7 @@ type remote struct {
 }
 
 func (r *remote) bind(cmd *cobra.Command) {
-	cmd.PersistentFlags().StringVar(&r.server, "server", "127.0.0.1:4400", "address of a server, or several with commas between")
+	cmd.PersistentFlags().StringVar(&r.server, "server", defaultServer, "address of a server, or several with commas between")
 	cmd.PersistentFlags().BoolVar(&r.json, "json", false, "print JSON")
 }
 

@@ -53,7 +53,11 @@ A stream comes into being with its first append, a namespace with its first stre
 				cfg.Data = filepath.Join(dir, "data")
 			}
 			return start(cmd, &cfg, func(address string) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "varve is ready at %s; try:\n  echo hello | varve append demo/first\n  varve read demo/first --from start\n", address)
+				server := ""
+				if address != defaultServer {
+					server = " --server " + address
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "varve is ready at %s; try:\n  echo hello | varve append demo/first%s\n  varve read demo/first%s\n", address, server, server)
 			})
 		},
 	}
