@@ -55,6 +55,9 @@ func TestEveryFlagHasKeyAndVariable(t *testing.T) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		value := f.DefValue
 		if value == "" {
+			value = map[string]string{"objects": "dir:///bucket"}[f.Name]
+		}
+		if value == "" {
 			value = "127.0.0.1:1"
 		}
 		if _, err := load(t, f.Name+": "+value+"\n", nil); err != nil {

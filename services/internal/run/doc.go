@@ -22,7 +22,7 @@
 //
 // [Group] owns goroutines: Wait returns when every task has returned, and the
 // first error cancels the context that all of them share. [Signals] turns the
-// first SIGINT or SIGTERM into a cancelled context, and the second into an
+// first SIGINT or SIGTERM into a cancelled context, and a later second one into an
 // immediate exit.
 //
 // # Exit codes

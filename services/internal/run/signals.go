@@ -5,11 +5,13 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 // Signals returns a context that the first SIGINT or SIGTERM cancels; the
 // cause (context.Cause) is a [SignalError]. The second signal calls hard, which
-// should end the process at once; nil means os.Exit(ExitSecondSignal).
+// should end the process at once; nil means os.Exit(ExitSecondSignal). What comes
+// within [echo] of the first is the same signal.
 //
 // The returned function gives the signals back to their default handling and
 // waits for the watcher to end.
@@ -23,24 +25,36 @@ func Signals(ctx context.Context, hard func()) (context.Context, func()) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		for n := 0; ; n++ {
-			select {
-			case s := <-signals:
-				if n > 0 {
-					hard()
-					return
-				}
-				cancel(&SignalError{Signal: s})
-			case <-stop:
-				return
-			}
-		}
+		watch(signals, stop, cancel, hard)
 	}()
 	return ctx, func() {
 		signal.Stop(signals)
 		close(stop)
 		<-stopped
 		cancel(context.Canceled)
+	}
+}
+
+// echo is how long one wish to stop may go on arriving: timeout(1) signals the
+// process and then its group, a terminal and a supervisor may both pass one on.
+const echo = 200 * time.Millisecond
+
+func watch(signals <-chan os.Signal, stop <-chan struct{}, cancel context.CancelCauseFunc, hard func()) {
+	var first time.Time
+	for {
+		select {
+		case s := <-signals:
+			switch {
+			case first.IsZero():
+				first = time.Now()
+				cancel(&SignalError{Signal: s})
+			case time.Since(first) >= echo:
+				hard()
+				return
+			}
+		case <-stop:
+			return
+		}
 	}
 }
 

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/varve-io/varve/meta"
 )
@@ -25,8 +28,42 @@ func TestSecondSignalIsImmediate(t *testing.T) {
 		t.Fatal("the first signal was taken for the second")
 	default:
 	}
-	send(t)
-	<-hard
+	for tick := time.NewTicker(echo / 4); ; {
+		select {
+		case <-hard:
+			tick.Stop()
+			return
+		case <-tick.C:
+			send(t)
+		}
+	}
+}
+
+// One wish to stop may arrive twice: that is not impatience.
+func TestEchoIsNoSecondSignal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		signals, stop := make(chan os.Signal), make(chan struct{})
+		ctx, cancel := context.WithCancelCause(t.Context())
+		ended := make(chan bool, 1)
+		go func() {
+			var hard bool
+			watch(signals, stop, cancel, func() { hard = true })
+			ended <- hard
+		}()
+		signals <- syscall.SIGTERM
+		signals <- syscall.SIGTERM
+		time.Sleep(echo - 1)
+		signals <- syscall.SIGINT
+		synctest.Wait()
+		if len(ended) > 0 || ctx.Err() == nil {
+			t.Error("the signal was taken for two")
+		}
+		time.Sleep(1)
+		signals <- syscall.SIGINT
+		if !<-ended {
+			t.Error("the second signal did not end it")
+		}
+	})
 }
 
 func TestSignalsStopLeavesNothingBehind(t *testing.T) {
