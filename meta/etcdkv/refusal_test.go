@@ -32,7 +32,7 @@ func TestFullDiskIsNoDamage(t *testing.T) {
 		if !errors.Is(err, c.kind) || !errors.Is(err, meta.ErrPoisoned) {
 			t.Errorf("%v: %v, want %v that is a failed storage, too", c.why, err, c.kind)
 		}
-		if strings.Contains(err.Error(), "move it away") != c.damage || !strings.Contains(err.Error(), "/data/catalog") {
+		if strings.Contains(err.Error(), "a backup") != c.damage || !strings.Contains(err.Error(), "/data/catalog") {
 			t.Errorf("%v: %v", c.why, err)
 		}
 	}
