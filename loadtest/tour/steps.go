@@ -33,9 +33,7 @@ func (t *Tour) steps(ctx context.Context) error {
 
 func (t *Tour) create(ctx context.Context) error {
 	say("A stream is as cheap as a file. (One of an earlier tour is deleted first: the new one starts empty.)")
-	for _, quiet := range [][]string{{"namespace", "create", "tour"}, {"stream", "delete", stream, "--yes"}} {
-		_ = t.command(ctx, nil, io.Discard, quiet...).Run() // it is there already, or it is not there yet
-	}
+	_ = t.command(ctx, nil, io.Discard, "stream", "delete", stream, "--yes").Run() // there is none the first time
 	_, err := t.run(ctx, "", "stream", "create", stream)
 	return err
 }
