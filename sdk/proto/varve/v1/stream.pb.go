@@ -586,7 +586,8 @@ type ReadRequest struct {
 	// Only this incarnation.
 	Incarnation *uint64 `protobuf:"varint,2,opt,name=incarnation,proto3,oneof" json:"incarnation,omitempty"`
 	// The lineage that "offset" belongs to. Refused with REASON_REWOUND when the
-	// shard has gone on to another and the offset may lie in what was cut.
+	// shard has gone on to another, since the offset may lie in what was cut; where
+	// the server does not know the cut, it refuses every offset.
 	Lineage *uint64 `protobuf:"varint,3,opt,name=lineage,proto3,oneof" json:"lineage,omitempty"`
 	// The shard.
 	Shard uint32 `protobuf:"varint,4,opt,name=shard,proto3" json:"shard,omitempty"`

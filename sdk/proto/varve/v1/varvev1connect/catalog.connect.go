@@ -79,7 +79,8 @@ type CatalogServiceClient interface {
 	// DeleteNamespace removes a namespace that holds no stream.
 	DeleteNamespace(context.Context, *v1.DeleteNamespaceRequest) (*v1.DeleteNamespaceResponse, error)
 	// CreateStream makes a stream: a new incarnation of its name, empty, from offset
-	// 0. The same request id again returns what the first call made.
+	// 0; and its namespace, where the server lets those come into being by use. The
+	// same request id again returns what the first call made.
 	CreateStream(context.Context, *v1.CreateStreamRequest) (*v1.CreateStreamResponse, error)
 	// GetStream returns one stream.
 	GetStream(context.Context, *v1.GetStreamRequest) (*v1.GetStreamResponse, error)
@@ -284,7 +285,8 @@ type CatalogServiceHandler interface {
 	// DeleteNamespace removes a namespace that holds no stream.
 	DeleteNamespace(context.Context, *v1.DeleteNamespaceRequest) (*v1.DeleteNamespaceResponse, error)
 	// CreateStream makes a stream: a new incarnation of its name, empty, from offset
-	// 0. The same request id again returns what the first call made.
+	// 0; and its namespace, where the server lets those come into being by use. The
+	// same request id again returns what the first call made.
 	CreateStream(context.Context, *v1.CreateStreamRequest) (*v1.CreateStreamResponse, error)
 	// GetStream returns one stream.
 	GetStream(context.Context, *v1.GetStreamRequest) (*v1.GetStreamResponse, error)
