@@ -82,7 +82,13 @@ func (b *Broker) purgeDeleted(ctx context.Context) error {
 	return failed
 }
 
+// purgeTimeout bounds the purge of one incarnation within a round, so that one whose
+// objects the bucket refuses has no more than that of everybody's time.
+const purgeTimeout = 30 * time.Second
+
 func (b *Broker) purgeOne(ctx context.Context, p catalog.Purge) error {
+	ctx, cancel := context.WithTimeout(ctx, purgeTimeout)
+	defer cancel()
 	if b.archiving(p.Stream, p.Incarnation) {
 		// The archiver wakes the purge when it ends.
 		return meta.Errorf(meta.ErrUnavailable, "stream %s, incarnation %d: an upload is still ending, something of it may yet come into the bucket", p.Stream, p.Incarnation)

@@ -14,7 +14,7 @@ import (
 // Rows: N5
 func TestN5_APurgeThatFailsHoldsNoOtherUp(t *testing.T) {
 	n := servicetest.Start(t, servicetest.Options{})
-	n.Faults.Inject(fault.Fault{Key: "/bad-", Times: -1, Before: bucket.ErrDenied})
+	n.Faults.Inject(fault.Fault{Key: "/bad-", Times: -1, Before: bucket.ErrInvalid})
 	for i := range 120 {
 		n.Delete(n.Create(fmt.Sprintf("logs/bad-%03d", i)))
 	}
