@@ -18,8 +18,32 @@ import (
 // joining is a node that has come as far as its bucket.
 func joining(t *testing.T, b bucket.Bucket) *node {
 	t.Helper()
-	n := &node{cfg: &run.Config{Data: "data"}, logger: slog.New(slog.DiscardHandler), gate: &gate{Bucket: b}, group: run.NewGroup(t.Context())}
+	n := &node{cfg: &run.Config{Data: "data"}, logger: slog.New(slog.DiscardHandler), gate: &gate{Bucket: b}, group: run.NewGroup(t.Context()), registry: run.Registry()}
 	return n
+}
+
+// What the bucket's part calls an alarm is counted, so that somebody is woken.
+func TestStoreAlarmsAreCounted(t *testing.T) {
+	n := joining(t, mem.New("m"))
+	e := n.storeEvents()
+	e.Damaged("streams/x", meta.ErrCorrupt)
+	e.ClaimLost(meta.ErrForeign)
+	counted := 0.0
+	families, err := n.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "varve_store_alarms_total" {
+			counted = f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	if counted != 2 {
+		t.Errorf("%v alarms are counted, want 2", counted)
+	}
+	if err := n.part(t); err != nil {
+		t.Error(err)
+	}
 }
 
 func (n *node) part(t *testing.T) error {
