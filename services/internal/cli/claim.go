@@ -139,6 +139,7 @@ func (n *node) claim(ctx context.Context, want catalog.Cluster) error {
 			n.gate.Location(), claimed.Generation, n.cfg.Data, want.Generation)
 	}
 	if claimed.Fresh && n.catalog != nil {
+		n.alarms.Inc()
 		n.logger.Error("alarm: a known cluster found no claim of its own in the bucket and made it anew; unless its very first start was interrupted, this is not the bucket that holds its past", "objects", n.gate.Location())
 	}
 	n.gate.open.Store(true)

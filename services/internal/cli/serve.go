@@ -36,7 +36,8 @@ type node struct {
 	cfg      *run.Config
 	logger   *slog.Logger
 	registry *prometheus.Registry
-	disk     vfs.FS // of the log
+	disk     vfs.FS             // of the log
+	alarms   prometheus.Counter // about the bucket
 
 	kv      *etcdkv.Store
 	catalog *catalog.Catalog
@@ -205,21 +206,21 @@ func openBucket(ctx context.Context, cfg *run.Config) (bucket.Bucket, error) {
 }
 
 func (n *node) storeEvents() tiering.Events {
-	alarms := prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "varve_store_alarms_total", Help: "Objects found damaged or missing, and losses of the claim on the bucket's prefix.",
+	n.alarms = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "varve_store_alarms_total", Help: "Objects found damaged or missing, and claims on the bucket's prefix found missing or lost.",
 	})
-	n.registry.MustRegister(alarms)
+	n.registry.MustRegister(n.alarms)
 	return tiering.Events{
 		UploadRetry: func(key string, err error, wait time.Duration) {
 			n.logger.Warn("an upload failed; trying again", "object", key, "error", err, "in", wait)
 		},
 		UploadGivenUp: func(key string, err error) { n.logger.Warn("an upload was given up", "object", key, "error", err) },
 		Damaged: func(key string, err error) {
-			alarms.Inc()
+			n.alarms.Inc()
 			n.logger.Error("alarm: an object of the bucket is damaged or missing", "object", key, "error", err)
 		},
 		ClaimLost: func(err error) {
-			alarms.Inc()
+			n.alarms.Inc()
 			n.gate.open.Store(false)
 			n.logger.Error("alarm: this cluster no longer owns the bucket's prefix; nothing is archived or deleted any more", "error", err)
 		},
