@@ -207,9 +207,6 @@ func TestReadGivesUpAtATailThatFails(t *testing.T) {
 	if !errors.Is(err, ErrNoQuorum) || !slices.Equal(got, span(0, 10)) {
 		t.Fatalf("%d records, %v", len(got), err)
 	}
-	if f.reads.Load() < 2 {
-		t.Error("it was not tried again")
-	}
 }
 
 // A tail without appends stays open for many heartbeats (B162).
