@@ -198,7 +198,7 @@ func (s *Store) hold(c Claim, all []Claim, fresh bool) Claimed {
 }
 
 func (s *Store) foreign(c Claim) error {
-	return meta.Errorf(meta.ErrForeign, "bucket %s is claimed by cluster %s (generation %d), this is cluster %s: use a prefix of its own, or take the prefix over with varve restore", s.bucket.Location(), c.Cluster, c.Generation, s.opt.Cluster)
+	return meta.Errorf(meta.ErrForeign, "bucket %s is claimed by cluster %s (generation %d), this is cluster %s: use a prefix of its own", s.bucket.Location(), c.Cluster, c.Generation, s.opt.Cluster)
 }
 
 // Generation is that of the claim held; 0 before [Store.Claim] succeeded.

@@ -32,7 +32,7 @@ func (e *DamagedError) Error() string {
 	if e.Next > e.First {
 		fmt.Fprintf(&b, "; offsets %d to %d can't be read, the stream goes on at %d", e.First, e.Next-1, e.Next)
 	}
-	b.WriteString("; run varve fsck")
+	b.WriteString("; put the object back as it was")
 	return b.String()
 }
 

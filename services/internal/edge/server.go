@@ -27,13 +27,13 @@ const (
 	MaxInFlight = 32
 	// maxMessage bounds a request: a batch in base64, and what is around it.
 	maxMessage = 6 << 20
-	// pageBytes is about how many stored bytes one page holds. A page that is larger
-	// holds one batch (or, decoded, one record); so most fit the 4 MiB that gRPC
-	// clients take unless they are told otherwise.
-	pageBytes = 1 << 20
+	// pageBytes is about how many stored bytes one page holds: it is what a reader
+	// costs that does not take its page, and larger ones are no faster. A page that
+	// is larger holds one batch (or, decoded, one record).
+	pageBytes = 256 << 10
 	// decodedBytes is about how many bytes of records a page holds once decoded, what
 	// each costs by itself included.
-	decodedBytes = 2 << 20
+	decodedBytes = 512 << 10
 )
 
 // Options say what the edge stands in front of. Broker and Catalog are required.
