@@ -191,7 +191,7 @@ func (s *scan) vouched() (Position, error) {
 // group in a file that holds none yet.
 func (s *scan) stop() Position { return max(s.end, s.file.first()+frame.Block) }
 
-const advice = "nothing was changed; look at it with `varve wal inspect`, restore the directory, or move it away to come back as a stranger that its peers repair"
+const advice = "nothing was changed; look at it with `varve wal inspect`, put the directory back as it was, or move all but its catalog and objects away, to come back as a stranger that goes on from other copies and the bucket"
 
 // rotted is the refusal to start over a durable frame that doesn't verify.
 func (s *scan) rotted(vouched Position, shard string) error {
