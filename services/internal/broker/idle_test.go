@@ -78,7 +78,7 @@ func appendEach(t testing.TB, n *servicetest.Node, ids []meta.ShardID, p batch.P
 
 // idleBytes measures what a stream costs that is held, and one that is open.
 func idleBytes(t testing.TB, streams int) (held, open int64) {
-	n := servicetest.Start(t, servicetest.Options{Budget: 256 << 20, FileSize: 16 << 20})
+	n := servicetest.Start(t, servicetest.Options{Budget: 64 << 20, FileSize: 8 << 20})
 	ids := populate(t, n, streams)
 	goroutines := runtime.NumGoroutine()
 	if err := n.Stop(); err != nil {
@@ -92,6 +92,10 @@ func idleBytes(t testing.TB, streams int) (held, open int64) {
 	n.Restart(nil)
 	appendEach(t, n, ids, batch.Producer{ID: 7, Epoch: 0, Sequence: 1})
 	n.Broker.Rest()
+	n.Eventually("the log's spare files", func() bool { // their pages are no stream's
+		bytes, names := n.Disk().Unsynced()
+		return bytes+names == 0
+	})
 	with = heap()
 	if g := runtime.NumGoroutine(); g > goroutines+8 {
 		t.Errorf("%d goroutines with %d idle streams", g, streams)
@@ -101,7 +105,7 @@ func idleBytes(t testing.TB, streams int) (held, open int64) {
 }
 
 func TestIdleStreamsAreSmall(t *testing.T) {
-	held, open := idleBytes(t, 1000)
+	held, open := idleBytes(t, 400)
 	t.Logf("%d bytes a stream that is held, %d open", held, open)
 	if held > mostHeld || open > mostOpen {
 		t.Errorf("a stream that is held keeps %d bytes (at most %d), an open one %d (at most %d)", held, mostHeld, open, mostOpen)
@@ -143,7 +147,10 @@ func TestIdleBrokerDoesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := vfs.NewFault(vfs.NewMem(1))
 		kv := &countedKV{KV: memkv.New(memkv.Options{})}
-		n := servicetest.Start(t, servicetest.Options{World: servicetest.World{FS: disk, KV: kv}})
+		n := servicetest.Start(t, servicetest.Options{
+			World: servicetest.World{FS: disk, KV: kv}, Budget: 4 << 20, FileSize: 256 << 10,
+			Defaults: catalog.StreamConfig{SegmentAge: time.Minute},
+		})
 		// during counts what happens to disk and catalog.
 		during := func(what func()) (changes, commits, ranges int64) {
 			var n atomic.Int64
@@ -161,7 +168,7 @@ func TestIdleBrokerDoesNothing(t *testing.T) {
 		}
 		quiet := func(when string) {
 			t.Helper()
-			time.Sleep(25 * time.Minute) // until the tails are old enough for the bucket, and all that follows
+			time.Sleep(idleFor) // until the tails are old enough for the bucket, and all that follows
 			synctest.Wait()
 			changes, commits, ranges := during(func() {})
 			if changes > 0 || commits > 0 {
@@ -172,7 +179,7 @@ func TestIdleBrokerDoesNothing(t *testing.T) {
 				t.Errorf("%s: a while without use listed the catalog %d times", when, ranges)
 			}
 		}
-		ids := populate(t, n, 200)
+		ids := populate(t, n, 100)
 		quiet("after appends")
 		if err := n.Stop(); err != nil {
 			t.Fatal(err)
