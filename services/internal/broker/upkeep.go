@@ -15,6 +15,10 @@ const (
 	checkpointQuiet = 30 * time.Second // between checkpoints while something was written
 	checkpointLazy  = 10 * time.Minute // while that is little beside the checkpoint itself
 	sectionBytes    = 400              // about what a shard takes in a checkpoint
+	// checkpointLeast is what a checkpoint is not worth, however long ago the last one
+	// was: the bare header that vouches for its own last group moves the log's end by
+	// up to half of it, and an idle broker must come to rest.
+	checkpointLeast = 8 << 10
 )
 
 // upkeep writes checkpoints, which give log files back, and reports how far the
@@ -39,7 +43,7 @@ func (b *Broker) upkeep(ctx context.Context) error {
 		written := int64(st.End - at)
 		due := written >= max(st.Budget/8, 1<<20) ||
 			now != drops && st.Used > st.Budget/4 ||
-			written > 0 && time.Since(last) >= b.quiet(written)
+			written > checkpointLeast && time.Since(last) >= b.quiet(written)
 		b.forgetBuried()
 		b.rest()
 		b.routes.age(b.opts.Now())
