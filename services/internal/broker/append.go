@@ -99,7 +99,7 @@ func (s *shard) command(ctx context.Context, p *replica.Propose, bytes int64) (r
 	}
 	release := func() {}
 	if bytes > 0 {
-		r, err := s.b.log.ReserveCommand(ctx, bytes+entry.HeaderSize)
+		r, err := s.reserve(ctx, p.Kind, bytes+entry.HeaderSize)
 		if err != nil {
 			return replica.Answer{}, 0, err
 		}
@@ -122,6 +122,20 @@ func (s *shard) command(ctx context.Context, p *replica.Propose, bytes int64) (r
 		err := meta.Errorf(meta.ErrUnknown, "shard %s: no answer in time; the command may still be carried out: %w", s.id, context.Cause(ctx))
 		return replica.Answer{}, 0, &Failure{Err: err, Unknown: true}
 	}
+}
+
+// reserve takes room for a command. What a client asks for is let in only while
+// there is room for a mark besides: any number of trims and fences on a full log
+// must not use up what archiving needs to make room.
+func (s *shard) reserve(ctx context.Context, kind replica.ProposeKind, bytes int64) (release func(), err error) {
+	if kind == replica.ProposeFence || kind == replica.ProposeTrim {
+		spare, err := s.b.log.ReserveCommand(ctx, bytes+s.b.markRoom())
+		if err != nil {
+			return nil, err
+		}
+		defer spare()
+	}
+	return s.b.log.ReserveCommand(ctx, bytes)
 }
 
 // Ends are a shard's first and next offset.

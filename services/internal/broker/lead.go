@@ -135,11 +135,16 @@ func (s *shard) openingBytes(a *replica.Assignment) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.tier.busy {
-		st := s.b.log.Status()
-		file := st.Bytes / int64(max(st.Files, 1))
-		n += min(1<<20, file/4) &^ (64<<10 - 1) // nothing of files below 256 KiB, which have no such room
+		n += s.b.markRoom()
 	}
 	return n
+}
+
+// markRoom is what is left free in the log for a mark by all that is not archiving.
+func (b *Broker) markRoom() int64 {
+	st := b.log.Status()
+	file := st.Bytes / int64(max(st.Files, 1))
+	return min(1<<20, file/4) &^ (64<<10 - 1) // nothing of files below 256 KiB, which have no such room
 }
 
 // opened waits until the core serves the row's epoch. It is false without an error

@@ -108,12 +108,7 @@ func (w *walk) settle() {
 	w.n.Faults.Clear()
 	w.fs.Heal()
 	w.disk.SetCapacity(0)
-	w.kv.Land()
-	for range 100 { // use up what is left of the catalog's mishaps
-		ctx := context.Background()
-		_, _, _ = w.n.Catalog.Create(ctx, catalog.CreateStream{Name: meta.StreamName{Namespace: "none", Name: "none"}})
-	}
-	w.kv.Land()
+	w.drain()
 	time.Sleep(time.Minute)
 	w.mu.Lock()
 	w.troubled, w.spoilt = false, false

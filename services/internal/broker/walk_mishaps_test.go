@@ -209,12 +209,7 @@ func (w *walk) wipe() {
 	w.n.Faults.Clear()
 	w.set(&w.spoilt, false)
 	w.set(&w.troubled, true)
-	w.kv.Land()
-	for range 100 {
-		_, _, _, _ = w.kv.Get(context.Background(), "any")
-		_, _ = w.kv.Commit(context.Background(), catalog.Transaction{})
-	}
-	w.kv.Land()
+	w.drain()
 	if err := w.n.Open(); err != nil {
 		w.t.Fatalf("start with an empty directory: %v", err)
 	}
@@ -247,6 +242,16 @@ func (w *walk) wipe() {
 		}
 	}
 	w.checkAll(true)
+}
+
+// drain uses up what is left of the catalog's mishaps.
+func (w *walk) drain() {
+	w.kv.Land()
+	for range 200 {
+		_, _, _, _ = w.kv.Get(context.Background(), "any")
+		_, _ = w.kv.Commit(context.Background(), catalog.Transaction{})
+	}
+	w.kv.Land()
 }
 
 // leave puts in place what a kill or a power cut leaves of the disk.
