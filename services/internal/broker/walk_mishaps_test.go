@@ -169,6 +169,7 @@ func (w *walk) restart() {
 	}
 	w.mu.Unlock()
 	if cut {
+		w.disk.SetCapacity(0) // what follows has to work
 		w.checkAll(true)
 	}
 }
