@@ -175,8 +175,10 @@ func (b *Broker) adopt(found *replay) {
 		if _, ok := b.shards[r.id]; ok {
 			continue
 		}
-		if !kept {
-			r.state.Estrange()
+		if d := r.state; !kept && (d.Lineage() != 0 || d.Promise() != 0 || d.Last() != 0) {
+			// One that held nothing is no stranger: it is what a directory has that
+			// never saw the shard, and the row says whether that counts.
+			d.Estrange()
 		}
 		s := newShard(b, r.id, n, r.state)
 		if r.broken != nil {

@@ -43,6 +43,7 @@ func (b *Broker) upkeep(ctx context.Context) error {
 		written := int64(st.End - at)
 		due := written >= max(st.Budget/8, 1<<20) ||
 			now != drops && st.Used > st.Budget/4 ||
+			b.pressure.Load() && time.Since(last) >= checkpointQuiet || // also when nothing could be written: it copies small tails out of the way
 			written > checkpointLeast && time.Since(last) >= b.quiet(written)
 		b.forgetBuried()
 		b.rest()
