@@ -3,6 +3,7 @@ package etcdkv
 import (
 	"context"
 	"sync"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -71,16 +72,25 @@ func (s *Store) Watch(ctx context.Context, prefix string, from catalog.Revision)
 // pump delivers until the watch ends, and says why it did.
 func (s *Store) pump(ctx context.Context, w *watch, prefix string, from catalog.Revision) error {
 	// etcd waits silently for a revision that was never reached.
+	seen := from - 1
 	now, err := s.client.Get(ctx, s.opt.Prefix, clientv3.WithKeysOnly())
 	if err != nil {
 		return translate(err, meta.ErrUnavailable)
 	}
-	seen := from - 1
 	if catalog.Revision(now.Header.Revision) < seen {
 		return catalog.ErrFuture
 	}
 	if s.server == nil {
 		ctx = clientv3.WithRequireLeader(ctx) // a member cut off from the others ends the watch
+	}
+	// A client takes its watch up again by itself when the store comes back, and if that
+	// is an older one, waits as silently: only a look at its revision tells. Within
+	// one process a store can't be exchanged.
+	var look <-chan time.Time
+	if s.server == nil {
+		t := time.NewTicker(rewindEvery)
+		defer t.Stop()
+		look = t.C
 	}
 	events := s.client.Watch(ctx, s.opt.Prefix+prefix, clientv3.WithPrefix(), clientv3.WithRev(int64(from)), clientv3.WithProgressNotify())
 	for {
@@ -88,6 +98,11 @@ func (s *Store) pump(ctx context.Context, w *watch, prefix string, from catalog.
 		var ok bool
 		select {
 		case r, ok = <-events:
+		case <-look:
+			if s.rewound(ctx, seen) {
+				return catalog.ErrFuture
+			}
+			continue
 		case <-ctx.Done(): // etcd may be in no state to say so
 			return ctx.Err()
 		}
@@ -125,4 +140,17 @@ func (s *Store) pump(ctx context.Context, w *watch, prefix string, from catalog.
 			return ctx.Err()
 		}
 	}
+}
+
+// rewindEvery is how often a watching client looks whether the store went back in
+// time, and how long one look may take.
+const rewindEvery = 5 * time.Second
+
+// rewound reports whether the store is at a revision below one that was seen. A
+// store that can't be asked is not rewound.
+func (s *Store) rewound(ctx context.Context, seen catalog.Revision) bool {
+	ctx, cancel := context.WithTimeout(ctx, rewindEvery)
+	defer cancel()
+	now, err := s.client.Get(ctx, s.opt.Prefix, clientv3.WithKeysOnly())
+	return err == nil && catalog.Revision(now.Header.Revision) < seen
 }
