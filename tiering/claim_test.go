@@ -46,7 +46,7 @@ func TestClaimAndRestart(t *testing.T) {
 	}
 }
 
-// Rows: T10 (the claim's part)
+// The claim's part of what two clusters on one prefix need.
 func TestTakeover(t *testing.T) {
 	b := fault.New(mem.New("c"))
 	lost := 0

@@ -204,12 +204,12 @@ func (l *life) noteRetired(before *Manifest) {
 	}
 }
 
-// Rows: T4, T7
+// Rows: T7
 // Whatever comes in whatever order (archives, trims inside segments and inside index
 // objects, elections, pins, readers, stale views, index objects ahead of their
 // manifest, a new lineage): no sweep takes what the newest manifest, a pinned one or a
 // reader needs, nothing goes before its grace, and in the end nothing is left over.
-func TestT4_T7_AnyOrderOfEverything(t *testing.T) {
+func TestT7_AnyOrderOfEverything(t *testing.T) {
 	for seed := range uint64(8) {
 		w := newWorld(t, func(o *Options) { o.Grace = time.Minute })
 		w.width = 3

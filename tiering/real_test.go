@@ -90,7 +90,7 @@ func lines(stream string, from, to int) string {
 	return b.String()
 }
 
-// Rows: T1, T4, T7, N5
+// Rows: T1, T7, N5
 // What a real server leaves in a real bucket, over kills, trims, a delete and a
 // recreate: a client and a checker that share nothing with the Store find every
 // manifest true to the last byte, nothing that no manifest names once the sweeps are

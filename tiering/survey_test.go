@@ -45,11 +45,11 @@ func TestSegmentsAndInspect(t *testing.T) {
 	}
 }
 
-// Rows: T4 (retention's part)
+// Retention's part; pins of snapshots belong to the whole.
 // B64, B66: the start offset that a retention asks for is what walking all records
 // says: no record that the limits keep goes, and no whole segment stays that none
 // of them keeps.
-func TestT4_Retained(t *testing.T) {
+func TestRetained(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		w := newWorld(t)
@@ -125,10 +125,10 @@ func TestT7_HibernatingShard(t *testing.T) {
 	w.checkAll()
 }
 
-// Rows: T4 (retention's part)
+// Retention's part; pins of snapshots belong to the whole.
 // B62: bytes below the start offset, which an index object still counts, are not
 // counted twice against what is to be kept; and no limit is too large to mean "all".
-func TestT4_RetainedCountsOnlyWhatCanBeRead(t *testing.T) {
+func TestRetainedCountsOnlyWhatCanBeRead(t *testing.T) {
 	w := newWorld(t)
 	const size = 5000
 	for n := 9; n < 80; n += 7 { // trees of index objects of up to two levels

@@ -70,8 +70,8 @@ func TestT13_AMarkNeverContinuesItself(t *testing.T) {
 
 // A cluster that lost its prefix stops writing manifests: nothing is acknowledged
 // with archive that nobody will believe.
-// Rows: T10
-func TestT10_ALostClaimEndsArchiving(t *testing.T) {
+// A part of what two clusters on one prefix need.
+func TestALostClaimEndsArchiving(t *testing.T) {
 	noticed := make(chan error, 1)
 	n := servicetest.Start(t, servicetest.Options{Tiering: func(o *tiering.Options) {
 		o.Events.ClaimLost = func(err error) {

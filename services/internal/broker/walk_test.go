@@ -154,7 +154,7 @@ var (
 // Clients of all kinds, every mishap and every way to end a process, at random. A
 // failing walk names its seed.
 //
-// Rows: C1, C2, C3, C4, C9, N1, N5, T1, T4, T6, W4, W5, D2
+// Rows: C1, C2, C3, C9, N1, N5, T1, T6, W4, W5, D2
 func TestC1_NodeWalk(t *testing.T) {
 	for seed := *firstNodeWalk; seed < *firstNodeWalk+*nodeWalks; seed++ {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
